@@ -1,0 +1,274 @@
+//! The context, its streams, and the loop's requests carried out on them.
+
+use std::collections::HashMap;
+use std::ffi::CStr;
+use std::sync::Arc;
+
+use cudarc::driver::sys::{
+    self, CUdevice_attribute, CUdeviceptr, CUevent, CUevent_flags, CUevent_wait_flags, CUresult, CUstream,
+    CUstream_flags, CUstreamWriteValue_flags,
+};
+use smallvec::SmallVec;
+
+use crate::error::{GpuError, Result};
+use crate::executor::backend::{Backend, Frame, MAX_STREAMS, Segments, SharedPage, StartConfig, WorkerInfo};
+use crate::executor::{SideTask, Step};
+use crate::operation::{EnabledLibraries, LibraryId};
+use crate::registry;
+
+use super::call::CudaBuffer;
+use super::core_ops;
+use super::driver::{check_driver, device_count};
+use super::scratch::{Scratch, memory_info};
+use super::segments::{ContextPtr, CudaSegments, register};
+use super::{CudaCall, CudaLibrary, CudaSetup};
+
+struct Stream {
+    raw: CUstream,
+    /// Marks what another stream has to wait for.
+    event: CUevent,
+}
+
+pub(crate) struct CudaBackend {
+    context: ContextPtr,
+    setup: CudaSetup,
+    streams: Vec<Stream>,
+    /// Keeps the registered page mapped.
+    page: SharedPage,
+    page_base: CUdeviceptr,
+    segments: Arc<CudaSegments>,
+    granularity: u64,
+    libraries: HashMap<LibraryId, Result<Box<dyn CudaLibrary>>>,
+    scratch: Scratch,
+    recent: Option<(u32, CUdeviceptr, u64)>,
+}
+
+impl CudaBackend {
+    pub fn new(config: &StartConfig, page: SharedPage) -> Result<Self> {
+        let count = device_count()?;
+        if config.ordinal as usize >= count {
+            let reason = format!("{} is not below {count}, the number of CUDA devices", config.ordinal);
+            return Err(GpuError::invalid("Device::open", "ordinal", reason));
+        }
+        let mut device = 0;
+        // SAFETY: the place that is written outlives the call.
+        check_driver("cuDeviceGet", unsafe { sys::cuDeviceGet(&mut device, config.ordinal as i32) })?;
+        let mut raw = std::ptr::null_mut();
+        // The primary context: in `Isolation::Thread` the application shares it; in a worker process
+        // it is the only one.
+        // SAFETY: the place that is written outlives the call.
+        check_driver("cuDevicePrimaryCtxRetain", unsafe { sys::cuDevicePrimaryCtxRetain(&mut raw, device) })?;
+        let context = ContextPtr(raw);
+        context.make_current()?;
+        let setup = describe(device)?;
+        let streams = (0..config.streams.clamp(1, MAX_STREAMS as u8)).map(|_| Stream::new()).collect::<Result<_>>()?;
+        let page_base = register(&page.mapping)?;
+        let segments = Arc::new(CudaSegments::new(context, device));
+        let granularity = segments.granularity()?;
+        let enabled = EnabledLibraries::from_bits_retain(config.libraries);
+        let linked = registry::linked().into_iter().filter(|entry| enabled.contains(entry.id.bit()));
+        let libraries = linked.map(|entry| {
+            let missing = || GpuError::Unsupported {
+                operation: entry.name.into(),
+                executor: "cuda".into(),
+                reason: "the library has no CUDA half".into(),
+            };
+            (entry.id, entry.cuda.ok_or_else(missing).and_then(|make| make(&setup)))
+        });
+        let libraries = libraries.collect();
+        let scratch = Scratch::new(device)?;
+        Ok(CudaBackend {
+            context,
+            setup,
+            streams,
+            page,
+            page_base,
+            segments,
+            granularity,
+            libraries,
+            scratch,
+            recent: None,
+        })
+    }
+
+    fn stream(&self, index: u8) -> Result<&Stream> {
+        let missing = || GpuError::Protocol { side: "front".into(), reason: format!("there is no stream {index}") };
+        self.streams.get(index as usize).ok_or_else(missing)
+    }
+
+    fn segment(&mut self, id: u32) -> Result<(CUdeviceptr, u64)> {
+        match self.recent {
+            Some((recent, base, bytes)) if recent == id => Ok((base, bytes)),
+            _ => {
+                let (base, bytes) = self.segments.wait_for(id)?;
+                self.recent = Some((id, base, bytes));
+                Ok((base, bytes))
+            }
+        }
+    }
+
+    fn run(&mut self, frame: &Frame, reply: &mut Vec<u8>) -> Result<Step> {
+        let mut buffers: SmallVec<[CudaBuffer; 4]> = SmallVec::new();
+        for desc in &frame.buffers {
+            let (base, bytes) = self.segment(desc.segment)?;
+            if desc.offset.checked_add(desc.bytes).is_none_or(|end| end > bytes) {
+                let reason = format!("bytes {}+{} of segment {}", desc.offset, desc.bytes, desc.segment);
+                return Err(GpuError::Protocol { side: "front".into(), reason });
+            }
+            buffers.push(CudaBuffer {
+                ptr: base + desc.offset,
+                bytes: desc.bytes,
+                dtype: desc.dtype,
+                access: desc.access,
+            });
+        }
+        let stream_index = usize::from(frame.stream.unwrap_or(0));
+        let mut call = CudaCall {
+            library: frame.library,
+            code: frame.code,
+            params: &frame.params,
+            buffers: &buffers,
+            stream: self.stream(stream_index as u8)?.raw,
+            stream_index,
+            reply_ptr: frame.reply_at.map(|at| self.page_base + u64::from(at)),
+            reply: Vec::new(),
+            scratch: &mut self.scratch,
+        };
+        let step = if frame.library == LibraryId::CORE {
+            core_ops::enqueue(&mut call)
+        } else {
+            match self.libraries.get_mut(&frame.library) {
+                Some(Ok(library)) => library.enqueue(&mut call),
+                Some(Err(error)) => Err(error.clone()),
+                None => Err(GpuError::LibraryUnavailable {
+                    operation: format!("operation {}", frame.code),
+                    library: frame.library.to_string(),
+                    reason: "it is not linked into the worker, or not enabled".into(),
+                }),
+            }
+        };
+        *reply = call.reply;
+        self.scratch.release()?;
+        step
+    }
+}
+
+impl Stream {
+    fn new() -> Result<Self> {
+        let mut raw = std::ptr::null_mut();
+        let flags = CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
+        // SAFETY: the place that is written outlives the call.
+        check_driver("cuStreamCreate", unsafe { sys::cuStreamCreate(&mut raw, flags) })?;
+        let mut event = std::ptr::null_mut();
+        let flags = CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
+        // SAFETY: as above.
+        check_driver("cuEventCreate", unsafe { sys::cuEventCreate(&mut event, flags) })?;
+        Ok(Stream { raw, event })
+    }
+}
+
+impl Backend for CudaBackend {
+    fn info(&self) -> WorkerInfo {
+        let (free_bytes, total_bytes) = memory_info().unwrap_or((0, 0));
+        let version = |library: &Result<Box<dyn CudaLibrary>>| match library {
+            Ok(library) => Ok(library.version()),
+            Err(error) => Err(error.clone()),
+        };
+        let (major, minor) = self.setup.compute_capability;
+        WorkerInfo {
+            device_name: self.setup.device_name.to_string(),
+            compute_capability: (major as u32, minor as u32),
+            granularity: self.granularity,
+            libraries: self.libraries.iter().map(|(id, library)| (id.index(), version(library))).collect(),
+            free_bytes,
+            total_bytes,
+        }
+    }
+
+    fn enqueue(&mut self, frame: &Frame, reply: &mut Vec<u8>) -> Result<Step> {
+        self.run(frame, reply).map_err(|error| match self.sweep() {
+            // Whatever the library said, the context is gone.
+            Err(sticky) if sticky.is_sticky() => sticky,
+            _ => error,
+        })
+    }
+
+    fn order(&mut self, stream: u8, after: u8) -> Result<()> {
+        let (waiting, awaited) = (self.stream(stream)?, self.stream(after)?);
+        // SAFETY: event and stream are alive and of one context.
+        check_driver("cuEventRecord", unsafe { sys::cuEventRecord(awaited.event, awaited.raw) })?;
+        let flags = CUevent_wait_flags::CU_EVENT_WAIT_DEFAULT as u32;
+        // SAFETY: as above.
+        check_driver("cuStreamWaitEvent", unsafe { sys::cuStreamWaitEvent(waiting.raw, awaited.event, flags) })
+    }
+
+    fn publish(&mut self, stream: u8, seq: u64) -> Result<()> {
+        let at = self.page_base + self.page.counters_at as u64 + 64 * u64::from(stream);
+        let flags = CUstreamWriteValue_flags::CU_STREAM_WRITE_VALUE_DEFAULT as u32;
+        // SAFETY: the address lies in the registered page, which stays mapped while `self` lives.
+        let status = unsafe { sys::cuStreamWriteValue64_v2(self.stream(stream)?.raw, at, seq, flags) };
+        check_driver("cuStreamWriteValue64_v2", status)
+    }
+
+    fn sweep(&mut self) -> Result<()> {
+        for stream in &self.streams {
+            // SAFETY: the stream is alive.
+            match unsafe { sys::cuStreamQuery(stream.raw) } {
+                CUresult::CUDA_ERROR_NOT_READY => {}
+                status => check_driver("cuStreamQuery", status)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn segments(&self) -> Arc<dyn Segments> {
+        self.segments.clone()
+    }
+
+    fn side_task(&self, task: SideTask) -> SideTask {
+        let context = self.context;
+        Box::new(move || {
+            context.make_current()?;
+            task()
+        })
+    }
+
+    fn raw_handles(&self) -> Option<(u64, Vec<u64>)> {
+        Some((self.context.0 as u64, self.streams.iter().map(|stream| stream.raw as u64).collect()))
+    }
+}
+
+/// What the driver says of a device.
+fn describe(device: i32) -> Result<CudaSetup> {
+    let attribute = |attribute| {
+        let mut value = 0;
+        // SAFETY: the place that is written outlives the call.
+        check_driver("cuDeviceGetAttribute", unsafe { sys::cuDeviceGetAttribute(&mut value, attribute, device) })?;
+        Ok::<i32, GpuError>(value)
+    };
+    let mut name = [0; 128];
+    // SAFETY: the array has the length that is given.
+    check_driver("cuDeviceGetName", unsafe { sys::cuDeviceGetName(name.as_mut_ptr(), name.len() as i32, device) })?;
+    // SAFETY: the driver has written a terminated string into the array.
+    let name = unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy();
+    let mut driver_version = 0;
+    // SAFETY: the place that is written outlives the call.
+    check_driver("cuDriverGetVersion", unsafe { sys::cuDriverGetVersion(&mut driver_version) })?;
+    if attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS_V1)? == 0
+        && attribute(CUdevice_attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS)? == 0
+    {
+        let reason = format!("{name} cannot write 64-bit values in stream order (compute capability 7.0 can)");
+        return Err(GpuError::Unsupported { operation: "Device::open".into(), executor: "cuda".into(), reason });
+    }
+    use CUdevice_attribute as Attribute;
+    Ok(CudaSetup {
+        ordinal: device,
+        compute_capability: (
+            attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+            attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+        ),
+        multiprocessors: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+        device_name: Arc::from(&*name),
+        driver_version,
+    })
+}

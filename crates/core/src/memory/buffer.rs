@@ -1,0 +1,212 @@
+//! Buffers, and the handles that callers hold.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::{Bound, RangeBounds};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::dtype::{CudaDtype, DType};
+use crate::error::{GpuError, Result};
+
+use super::{Block, Memory, Space};
+
+/// One allocation. Its memory is free again when the last handle and the last operation in flight
+/// that uses it are gone.
+pub(crate) struct Buffer {
+    memory: Arc<Memory>,
+    pub id: u64,
+    pub space: Space,
+    /// Bytes asked for; the block may be larger.
+    pub bytes: u64,
+    pub generation: u64,
+    state: Mutex<BufferState>,
+}
+
+pub(crate) struct BufferState {
+    block: Option<Block>,
+    /// The operation that was writing it and did not finish.
+    pub tainted_by: Option<&'static str>,
+}
+
+impl Buffer {
+    pub fn new(memory: Arc<Memory>, id: u64, space: Space, block: Block, bytes: u64, generation: u64) -> Self {
+        let state = BufferState { block: Some(block), tainted_by: None };
+        Buffer { memory, id, space, bytes, generation, state: Mutex::new(state) }
+    }
+
+    pub fn memory(&self) -> &Arc<Memory> {
+        &self.memory
+    }
+
+    /// Where it lies now: segment and offset. It moves only while the device has no worker.
+    pub fn location(&self) -> (u32, u64) {
+        self.state.lock().block.as_ref().map_or((0, 0), |block| (block.segment, block.offset))
+    }
+
+    pub fn with_state<R>(&self, f: impl FnOnce(&mut BufferState) -> R) -> R {
+        f(&mut self.state.lock())
+    }
+
+    /// Marks the contents as undefined. With `writer`, the dying worker that may still be writing,
+    /// moves the buffer out of its reach.
+    pub fn taint(&self, by: &'static str, writer: Option<u64>) {
+        let mut state = self.state.lock();
+        state.tainted_by = Some(by);
+        if let Some(worker) = writer
+            && self.space == Space::Device
+            && let Some(block) = state.block.as_mut()
+        {
+            self.memory.relocate(worker, self.space, block);
+        }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        // Blocks of an earlier generation whose memory is gone have nothing to give back.
+        if let Some(block) = self.state.get_mut().block.take()
+            && (self.space == Space::Host || self.generation >= self.memory.valid_from())
+        {
+            self.memory.free(self.space, block);
+        }
+    }
+}
+
+/// A range of a buffer with its element type as data: what operations are given.
+#[derive(Clone)]
+pub struct View {
+    pub(crate) buffer: Arc<Buffer>,
+    pub(crate) offset: u64,
+    pub(crate) bytes: u64,
+    dtype: DType,
+}
+
+impl View {
+    pub(crate) fn new(buffer: Arc<Buffer>, dtype: DType, bytes: u64) -> Self {
+        View { buffer, offset: 0, bytes, dtype }
+    }
+
+    /// Element type.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Elements.
+    pub fn len(&self) -> u64 {
+        self.bytes / self.dtype.size() as u64
+    }
+
+    /// Whether it has no elements.
+    pub fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// Whether it covers its buffer.
+    pub fn is_whole(&self) -> bool {
+        self.offset == 0 && self.bytes == self.buffer.bytes
+    }
+
+    pub(crate) fn overlaps(&self, other: &View) -> bool {
+        Arc::ptr_eq(&self.buffer, &other.buffer)
+            && self.offset < other.offset + other.bytes
+            && other.offset < self.offset + self.bytes
+    }
+
+    /// The operation that left the buffer's contents undefined, if one did.
+    pub fn tainted_by(&self) -> Option<&'static str> {
+        self.buffer.with_state(|state| state.tainted_by)
+    }
+}
+
+impl fmt::Debug for View {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "View({} x {} in buffer {} of {})", self.len(), self.dtype, self.buffer.id, self.buffer.memory.label)
+    }
+}
+
+/// `len` elements of `T` in device memory. Clones share the memory; it is freed with the last.
+///
+/// The handle survives the worker: after a fail-over it names the same contents, unless an
+/// operation was writing them ([`GpuError::GpuRefStale`]).
+pub struct GpuRef<T> {
+    view: View,
+    element: PhantomData<T>,
+}
+
+impl<T> Clone for GpuRef<T> {
+    fn clone(&self) -> Self {
+        GpuRef { view: self.view.clone(), element: PhantomData }
+    }
+}
+
+impl<T> fmt::Debug for GpuRef<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "GpuRef({:?})", self.view)
+    }
+}
+
+impl<T: CudaDtype> GpuRef<T> {
+    pub(crate) fn new(buffer: Arc<Buffer>, len: usize) -> Self {
+        let bytes = (len * size_of::<T>()) as u64;
+        GpuRef { view: View::new(buffer, T::DTYPE, bytes), element: PhantomData }
+    }
+
+    /// Elements.
+    pub fn len(&self) -> usize {
+        self.view.len() as usize
+    }
+
+    /// Whether it has no elements.
+    pub fn is_empty(&self) -> bool {
+        self.view.is_empty()
+    }
+
+    /// Element type.
+    pub fn dtype(&self) -> DType {
+        T::DTYPE
+    }
+
+    /// The range without its type, as operations take it.
+    pub fn view(&self) -> View {
+        self.view.clone()
+    }
+
+    /// The generation of the device in which the buffer was made.
+    pub fn generation(&self) -> u64 {
+        self.view.buffer.generation
+    }
+
+    /// A part of it, by element index; it shares the memory.
+    ///
+    /// # Errors
+    /// [`GpuError::InvalidArgument`] when the range does not lie inside.
+    pub fn slice(&self, range: impl RangeBounds<usize>) -> Result<Self> {
+        let len = self.len();
+        let start = match range.start_bound() {
+            Bound::Included(start) => *start,
+            Bound::Excluded(start) => start.saturating_add(1),
+            Bound::Unbounded => 0,
+        };
+        let end = match range.end_bound() {
+            Bound::Included(end) => end.saturating_add(1),
+            Bound::Excluded(end) => *end,
+            Bound::Unbounded => len,
+        };
+        if start >= end || end > len {
+            let reason = format!("{start}..{end} of {len} elements");
+            return Err(GpuError::invalid("GpuRef::slice", "range", reason));
+        }
+        let mut view = self.view.clone();
+        view.offset += (start * size_of::<T>()) as u64;
+        view.bytes = ((end - start) * size_of::<T>()) as u64;
+        Ok(GpuRef { view, element: PhantomData })
+    }
+}
+
+impl<T: CudaDtype> From<&GpuRef<T>> for View {
+    fn from(buffer: &GpuRef<T>) -> View {
+        buffer.view()
+    }
+}
