@@ -44,10 +44,4 @@ pub(crate) fn initialised() -> bool {
 }
 
 #[cfg(feature = "preinit")]
-mod preinit {
-    /// Tests and doc-tests have no `main` of their own.
-    #[ctor::ctor(unsafe)]
-    fn become_worker() {
-        super::init();
-    }
-}
+mod preinit;
