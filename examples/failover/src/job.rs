@@ -40,7 +40,7 @@ impl Job {
                 Work::Axpy { alpha: integer(rng), x: integers(rng, len), y: integers(rng, len) }
             }
             2 => Work::Chain {
-                len: rng.random_range(1..=131_072),
+                len: rng.random_range(1..=32_768),
                 value: integer(rng),
                 alpha: integer(rng),
                 times: rng.random_range(1..=16),

@@ -13,6 +13,8 @@ async fn ten_faults_lose_nothing() -> anyhow::Result<()> {
         _ => println!("ten_faults_lose_nothing on cuda: skipped: no CUDA device"),
     }
     for config in devices {
+        // A test's `main` is not ours to call `worker::init` in; the program's is.
+        let config = config.worker_executable(env!("CARGO_BIN_EXE_failover"));
         let options = Options { faults: 10, clients: 4, pause: Duration::from_millis(10), ..Options::new(config) };
         let report = run(&options).await?;
         println!("{report}");

@@ -41,7 +41,13 @@ pub fn draw(path: &Path, scores: &[[f64; 2]], labels: &[u8], explained: &[f64]) 
         .x_label_area_size(48)
         .y_label_area_size(56)
         .build_cartesian_2d(-reach..reach, -reach..reach)?;
-    chart.configure_mesh().x_desc(axis(0)).y_desc(axis(1)).light_line_style(WHITE).draw()?;
+    chart
+        .configure_mesh()
+        .x_desc(axis(0))
+        .y_desc(axis(1))
+        .axis_desc_style(("sans-serif", 16))
+        .light_line_style(WHITE)
+        .draw()?;
     for (digit, colour) in (0u8..).zip(COLOURS) {
         let points = scores.iter().zip(labels).filter(|(_, label)| **label == digit);
         chart
@@ -49,6 +55,11 @@ pub fn draw(path: &Path, scores: &[[f64; 2]], labels: &[u8], explained: &[f64]) 
             .label(digit.to_string())
             .legend(move |(x, y)| Circle::new((x + 10, y), 5, colour.filled()));
     }
-    chart.configure_series_labels().background_style(WHITE.mix(0.8)).border_style(BLACK).draw()?;
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::LowerRight)
+        .background_style(WHITE.mix(0.8))
+        .border_style(BLACK)
+        .draw()?;
     canvas.present().with_context(|| format!("writing {}", path.display()))
 }

@@ -25,7 +25,8 @@ fn executors() -> Vec<DeviceConfig> {
 
 async fn components(config: DeviceConfig, kill: bool) -> anyhow::Result<Components> {
     let system = ActorSystem::create("test", Default::default()).await?;
-    let gpu = Device::open(&system, config).await?;
+    // A test's `main` is not ours to call `worker::init` in; the program's is.
+    let gpu = Device::open(&system, config.worker_executable(env!("CARGO_BIN_EXE_quickstart"))).await?;
     let found = principal_components(&gpu, &Digits::load()?, || {
         if kill {
             let pid = gpu.worker_pid().and_then(|pid| Pid::from_raw(pid as i32)).context("no worker")?;
