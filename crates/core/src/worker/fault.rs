@@ -88,8 +88,10 @@ pub(crate) fn strike(fault: Fault) {
     }
 }
 
-/// Sends this process a signal that ends it.
-fn send(signal: rustix::process::Signal) {
-    let _ = rustix::process::kill_process(rustix::process::getpid(), signal);
-    std::thread::sleep(std::time::Duration::from_secs(3600));
+/// Sends this process a signal until it ends: Rust's own handler takes the first `SIGSEGV`.
+fn send(signal: rustix::process::Signal) -> ! {
+    loop {
+        let _ = rustix::process::kill_process(rustix::process::getpid(), signal);
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
 }
