@@ -18,7 +18,7 @@ async fn what_is_uploaded_comes_down_again() {
             let buffer = device.upload(&data).await.expect("uploads");
             assert_eq!(device.download(&buffer).await.expect("downloads"), data);
             let copy = device.alloc::<f32>(len).await.expect("allocates");
-            device.fill(&copy, f32::NAN).submit().expect("queued");
+            drop(device.fill(&copy, f32::NAN).submit().expect("queued"));
             device.copy(&buffer, &copy).await.expect("copies");
             assert_eq!(device.download(&copy).await.expect("downloads"), data);
         }
