@@ -12,7 +12,7 @@ pub mod prelude {
     #[cfg(feature = "fault")]
     pub use atomr_cuda_core::Fault;
     pub use atomr_cuda_core::{
-        Call, Device, DeviceConfig, EnabledLibraries, ExecutorKind, GpuError, GpuRef, HostBuf, Isolation, Latency,
+        Call, DType, Device, DeviceConfig, EnabledLibraries, ExecutorKind, GpuError, GpuRef, HostBuf, Isolation, Latency,
         Operation, RestartPolicy, SparePolicy,
     };
 
