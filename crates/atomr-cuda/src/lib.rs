@@ -12,8 +12,8 @@ pub mod prelude {
     #[cfg(feature = "fault")]
     pub use atomr_cuda_core::Fault;
     pub use atomr_cuda_core::{
-        Call, DType, Device, DeviceConfig, EnabledLibraries, ExecutorKind, GpuError, GpuRef, HostBuf, Isolation, Latency,
-        Operation, RestartPolicy, SparePolicy,
+        Call, DType, Device, DeviceConfig, EnabledLibraries, ExecutorKind, GpuError, GpuRef, HostBuf, Isolation,
+        Latency, Operation, RestartPolicy, SparePolicy,
     };
 
     #[cfg(feature = "cublas")]
