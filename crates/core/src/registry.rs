@@ -4,16 +4,23 @@
 //!
 //! ```ignore
 //! inventory::submit! {
-//!     LibraryEntry { id: ID, name: "cuBLAS", spawn, host: Some(host::new), cuda: Some(cuda::new) }
+//!     LibraryEntry {
+//!         id: ID,
+//!         name: "cuBLAS",
+//!         operations: &[Gemm::ID, Axpy::ID],
+//!         spawn,
+//!         host: Some(host::new),
+//!         cuda: Some(cuda::new),
+//!     }
 //! }
 //! ```
 
 use atomr_core::actor::Context;
 
-use crate::device::{ContextActor, Device, KernelChildren};
+use crate::device::{ContextActor, Copy, Device, Fill, KernelChildren};
 use crate::error::Result;
 use crate::executor::{CudaLibrary, CudaSetup, HostLibrary, HostSetup};
-use crate::operation::LibraryId;
+use crate::operation::{LibraryId, Operation};
 
 pub use inventory;
 
@@ -31,6 +38,9 @@ pub struct LibraryEntry {
     pub id: LibraryId,
     /// The library's name as its vendor writes it.
     pub name: &'static str,
+    /// Number and name of each operation: [`Operation::ID`](crate::Operation::ID). Errors name
+    /// operations by this table.
+    pub operations: &'static [(u16, &'static str)],
     /// Spawns the library's actor.
     pub spawn: SpawnLibrary,
     /// Makes the host half; `None` where there is none.
@@ -52,3 +62,14 @@ pub fn linked() -> Vec<&'static LibraryEntry> {
 pub fn find(id: LibraryId) -> Option<&'static LibraryEntry> {
     inventory::iter::<LibraryEntry>.into_iter().find(|entry| entry.id == id)
 }
+
+/// An operation's name, for errors of a side that has only its number.
+pub(crate) fn operation_name(library: LibraryId, code: u16) -> String {
+    let operations = if library == LibraryId::CORE { CORE } else { find(library).map_or(&[][..], |it| it.operations) };
+    match operations.iter().find(|(known, _)| *known == code) {
+        Some((_, name)) => name.to_string(),
+        None => format!("{library} operation {code}"),
+    }
+}
+
+const CORE: &[(u16, &str)] = &[Copy::ID, Fill::ID];

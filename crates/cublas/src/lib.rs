@@ -64,6 +64,7 @@ inventory::submit! {
     LibraryEntry {
         id: LIBRARY,
         name: cuda::NAME,
+        operations: op::OPERATIONS,
         spawn: actor::spawn,
         host: Some(host::new),
         cuda: Some(cuda::new),

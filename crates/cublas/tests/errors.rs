@@ -1,10 +1,8 @@
 //! What is refused before anything is queued, with the same errors on every executor.
 
-mod common;
-
 use atomr_cuda_core::{Access, BufferShape, Call, DType, Device, GpuError, GpuRef, Operation, f16};
 use atomr_cuda_cublas::{Batch, Blas, Gemm, GemmOptions, GemvOptions, Layout, MathMode, PairOptions, VectorOptions};
-use common::on_every_executor;
+use atomr_cuda_testing::on_every_executor;
 
 /// Submits and gives the error.
 fn refused<O: Operation>(call: Call<O>) -> GpuError {

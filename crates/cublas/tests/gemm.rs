@@ -1,10 +1,8 @@
 //! Matrix products against a reference in `f64`.
 
-mod common;
-
 use atomr_cuda_core::{Device, bf16, f16};
 use atomr_cuda_cublas::{Batch, Blas, Gemm, GemmOptions, Gemv, GemvOptions, Layout, MathMode};
-use common::{Element, assert_close, on_every_executor, poison, random, seeded};
+use atomr_cuda_testing::{Element, assert_close, on_every_executor, poison, random, seeded};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;

@@ -1,10 +1,8 @@
 //! Vector operations against a reference in `f64`.
 
-mod common;
-
 use atomr_cuda_core::{Device, bf16, f16};
 use atomr_cuda_cublas::{Blas, PairOptions, VectorOptions};
-use common::{Element, assert_close, on_every_executor, random, seeded};
+use atomr_cuda_testing::{Element, assert_close, on_every_executor, random, seeded};
 
 /// Length, increments.
 const CASES: [(usize, usize, usize); 5] = [(1, 1, 1), (17, 1, 1), (1000, 1, 3), (333, 2, 1), (4097, 3, 2)];

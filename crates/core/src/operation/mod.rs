@@ -29,6 +29,8 @@ pub trait Operation: Serialize + DeserializeOwned + Send + Sync + 'static {
     const LIBRARY: LibraryId;
     /// The operation's number within its library.
     const CODE: u16;
+    /// Number and name, as the registry lists them.
+    const ID: (u16, &'static str) = (Self::CODE, Self::NAME);
     /// Where it runs.
     const LANE: Lane = Lane::Stream;
 

@@ -15,6 +15,7 @@ use crate::executor::backend::{Backend, Frame, MAX_STREAMS, Segments, StartConfi
 use crate::executor::cuda::CudaBackend;
 use crate::executor::host::HostBackend;
 use crate::executor::{ExecutorKind, SideTask, Step};
+use crate::registry;
 
 use super::channel::{Channel, FromWorker, Received, ToWorker};
 use super::page::Page;
@@ -340,7 +341,7 @@ impl Enqueuer {
             return Err(error);
         }
         for buffer in frame.buffers.iter().filter(|buffer| buffer.access.writes()) {
-            self.poisoned.insert(buffer.id, format!("{} operation {}", frame.library, frame.code));
+            self.poisoned.insert(buffer.id, registry::operation_name(frame.library, frame.code));
         }
         self.post(&Mail::Failed { ticket: frame.ticket, error })?;
         if let Some(stream) = frame.stream {
@@ -358,7 +359,7 @@ impl Enqueuer {
                 && let Some(by) = self.poisoned.get(&buffer.id)
             {
                 return Err(GpuError::GpuRefStale {
-                    operation: format!("{} operation {}", frame.library, frame.code),
+                    operation: registry::operation_name(frame.library, frame.code),
                     argument: format!("buffer {}", buffer.id),
                     reason: StaleReason::Tainted { by: by.clone() },
                 });

@@ -6,7 +6,8 @@ mod reduce;
 mod vector;
 
 use atomr_cuda_core::{
-    BufferShape, Call, CudaDtype, DType, Device, EnabledLibraries, GpuError, GpuRef, LibraryId, Result, strided_extent,
+    BufferShape, Call, CudaDtype, DType, Device, EnabledLibraries, GpuError, GpuRef, LibraryId, Operation, Result,
+    strided_extent,
 };
 use serde::{Deserialize, Serialize};
 
@@ -19,6 +20,9 @@ pub(crate) use gemm::Operand;
 
 /// The number of this library.
 pub const LIBRARY: LibraryId = LibraryId::of(EnabledLibraries::BLAS);
+
+pub(crate) const OPERATIONS: &[(u16, &str)] =
+    &[Gemm::ID, Gemv::ID, Axpy::ID, Dot::ID, Nrm2::ID, Asum::ID, Scal::ID, Copy::ID, Swap::ID, Amax::ID, Amin::ID];
 
 /// How a matrix lies in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]

@@ -141,7 +141,7 @@ impl CudaBackend {
                 Some(Ok(library)) => library.enqueue(&mut call),
                 Some(Err(error)) => Err(error.clone()),
                 None => Err(GpuError::LibraryUnavailable {
-                    operation: format!("operation {}", frame.code),
+                    operation: registry::operation_name(frame.library, frame.code),
                     library: frame.library.to_string(),
                     reason: "it is not linked into the worker, or not enabled".into(),
                 }),

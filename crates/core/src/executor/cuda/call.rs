@@ -8,6 +8,7 @@ use crate::dtype::DType;
 use crate::error::{GpuError, Result};
 use crate::executor::{SideTask, Step};
 use crate::operation::{Access, LibraryId, Operation};
+use crate::registry;
 
 use super::scratch::Scratch;
 
@@ -142,7 +143,7 @@ impl CudaCall<'_> {
     fn violation(&self, reason: String) -> GpuError {
         GpuError::Protocol {
             side: "executor".into(),
-            reason: format!("{} operation {}: {reason}", self.library, self.code),
+            reason: format!("{}: {reason}", registry::operation_name(self.library, self.code)),
         }
     }
 }

@@ -56,6 +56,24 @@ pub(crate) fn driver_present() -> Result<()> {
     check_driver("cuInit", unsafe { sys::cuInit(0) })
 }
 
+/// Answers with a typed error where a library's shared object did not load.
+///
+/// `name` is the library's, as its vendor writes it; `file` the one that the loader looks for, as in
+/// `cublas`.
+///
+/// # Errors
+/// [`GpuError::LibraryMissing`] with the names that were searched.
+pub fn require_library(name: &str, file: &str, present: bool) -> Result<()> {
+    if present {
+        return Ok(());
+    }
+    Err(GpuError::LibraryMissing {
+        library: name.into(),
+        searched: cudarc::get_lib_name_candidates(file),
+        reason: format!("install the CUDA toolkit, or put the folder of lib{file}.so on LD_LIBRARY_PATH"),
+    })
+}
+
 /// How many CUDA devices there are.
 ///
 /// # Errors

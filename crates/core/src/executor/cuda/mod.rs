@@ -6,9 +6,11 @@ mod core_ops;
 mod driver;
 #[cfg(feature = "fault")]
 mod fault;
+mod per_stream;
 mod scratch;
 mod segments;
 
 pub(crate) use backend::CudaBackend;
 pub use call::{CudaCall, CudaLibrary, CudaSetup};
-pub use driver::{check_driver, cuda_available, device_count};
+pub use driver::{check_driver, cuda_available, device_count, require_library};
+pub use per_stream::PerStream;

@@ -110,7 +110,7 @@ impl Backend for HostBackend {
                 Some(Err(error)) => return Err(error.clone()),
                 None => {
                     return Err(GpuError::LibraryUnavailable {
-                        operation: format!("operation {}", frame.code),
+                        operation: registry::operation_name(frame.library, frame.code),
                         library: frame.library.to_string(),
                         reason: "it is not linked into the worker, or not enabled".into(),
                     });

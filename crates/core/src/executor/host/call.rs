@@ -7,6 +7,7 @@ use crate::dtype::{CudaDtype, DType};
 use crate::error::{GpuError, Result};
 use crate::executor::{SideTask, Step};
 use crate::operation::{Access, LibraryId, Operation};
+use crate::registry;
 
 /// A library's half on the CPU. One instance lives on each stream's thread.
 pub trait HostLibrary: Send {
@@ -56,7 +57,8 @@ impl<'a> HostCall<'a> {
             for b in &buffers[i + 1..] {
                 let overlap = range(a).start < range(b).end && range(b).start < range(a).end;
                 if overlap && (a.access.writes() || b.access.writes()) {
-                    let reason = format!("{library} operation {code}: a written buffer overlaps another");
+                    let name = registry::operation_name(library, code);
+                    let reason = format!("{name}: a written buffer overlaps another");
                     return Err(GpuError::Protocol { side: "front".into(), reason });
                 }
             }
@@ -179,7 +181,7 @@ impl<'a> HostCall<'a> {
     fn violation(&self, reason: String) -> GpuError {
         GpuError::Protocol {
             side: "executor".into(),
-            reason: format!("{} operation {}: {reason}", self.library, self.code),
+            reason: format!("{}: {reason}", registry::operation_name(self.library, self.code)),
         }
     }
 }
