@@ -217,6 +217,9 @@ impl Front {
                     found: memory.label.clone(),
                 });
             }
+            if view.frozen && argument.access.writes() {
+                return Err(GpuError::invalid(O::NAME, argument.name, "a `Blob` is read only"));
+            }
             shapes.push(BufferShape { name: argument.name, dtype: view.dtype(), len: view.len() });
         }
         operation.check(&shapes)?;

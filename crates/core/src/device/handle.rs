@@ -12,7 +12,7 @@ use crate::completion::Pending;
 use crate::dtype::CudaDtype;
 use crate::error::{GpuError, Result};
 use crate::executor::ExecutorKind;
-use crate::memory::{Buffer, GpuRef, HostBuf, Mapping, Space, round_up, sealed_memfd};
+use crate::memory::{Blob, Buffer, GpuRef, HostBuf, Mapping, Space, round_up, sealed_memfd};
 use crate::operation::{LibraryId, Operation, checked_product};
 use crate::registry;
 use crate::worker::Answer;
@@ -273,6 +273,14 @@ impl Device {
             Some(buffer) => self.host_buf(buffer, len),
             None => Err(GpuError::OutOfMemory { requested: bytes, free: 0, total: segment_bytes, limited: false }),
         }
+    }
+
+    /// Immutable bytes that operations may name and that outlive workers.
+    ///
+    /// # Errors
+    /// As [`Device::host_buffer`]; also for no bytes at all.
+    pub fn blob(&self, bytes: &[u8]) -> Result<Blob> {
+        Ok(Blob::new(self.host_buffer(bytes.len())?, bytes))
     }
 
     fn host_buf<T: CudaDtype>(&self, buffer: Arc<Buffer>, len: usize) -> Result<HostBuf<T>> {

@@ -80,12 +80,14 @@ pub struct View {
     pub(crate) buffer: Arc<Buffer>,
     pub(crate) offset: u64,
     pub(crate) bytes: u64,
+    /// Nothing may write it.
+    pub(crate) frozen: bool,
     dtype: DType,
 }
 
 impl View {
     pub(crate) fn new(buffer: Arc<Buffer>, dtype: DType, bytes: u64) -> Self {
-        View { buffer, offset: 0, bytes, dtype }
+        View { buffer, offset: 0, bytes, frozen: false, dtype }
     }
 
     /// Element type.

@@ -5,6 +5,7 @@
 //! segments. Nothing here makes a CUDA call.
 
 mod arena;
+mod blob;
 mod buffer;
 mod host_buf;
 mod mapping;
@@ -17,6 +18,7 @@ use parking_lot::Mutex;
 
 use crate::error::{GpuError, Result};
 
+pub use blob::Blob;
 pub use buffer::{GpuRef, View};
 pub use host_buf::HostBuf;
 

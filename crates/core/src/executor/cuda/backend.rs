@@ -20,7 +20,7 @@ use super::call::CudaBuffer;
 use super::core_ops;
 use super::driver::{check_driver, device_count};
 use super::scratch::{Scratch, memory_info};
-use super::segments::{ContextPtr, CudaSegments, register};
+use super::segments::{ContextPtr, CudaSegments, Place, register};
 use super::{CudaCall, CudaLibrary, CudaSetup};
 
 struct Stream {
@@ -40,7 +40,7 @@ pub(crate) struct CudaBackend {
     granularity: u64,
     libraries: HashMap<LibraryId, Result<Box<dyn CudaLibrary>>>,
     scratch: Scratch,
-    recent: Option<(u32, CUdeviceptr, u64)>,
+    recent: Option<(u32, Place)>,
 }
 
 impl CudaBackend {
@@ -96,13 +96,13 @@ impl CudaBackend {
         self.streams.get(index as usize).ok_or_else(missing)
     }
 
-    fn segment(&mut self, id: u32) -> Result<(CUdeviceptr, u64)> {
+    fn segment(&mut self, id: u32) -> Result<Place> {
         match self.recent {
-            Some((recent, base, bytes)) if recent == id => Ok((base, bytes)),
+            Some((recent, place)) if recent == id => Ok(place),
             _ => {
-                let (base, bytes) = self.segments.wait_for(id)?;
-                self.recent = Some((id, base, bytes));
-                Ok((base, bytes))
+                let place = self.segments.wait_for(id)?;
+                self.recent = Some((id, place));
+                Ok(place)
             }
         }
     }
@@ -110,13 +110,18 @@ impl CudaBackend {
     fn run(&mut self, frame: &Frame, reply: &mut Vec<u8>) -> Result<Step> {
         let mut buffers: SmallVec<[CudaBuffer; 4]> = SmallVec::new();
         for desc in &frame.buffers {
-            let (base, bytes) = self.segment(desc.segment)?;
-            if desc.offset.checked_add(desc.bytes).is_none_or(|end| end > bytes) {
+            let place = self.segment(desc.segment)?;
+            if desc.offset.checked_add(desc.bytes).is_none_or(|end| end > place.bytes) {
                 let reason = format!("bytes {}+{} of segment {}", desc.offset, desc.bytes, desc.segment);
                 return Err(GpuError::Protocol { side: "front".into(), reason });
             }
             buffers.push(CudaBuffer {
-                ptr: base + desc.offset,
+                ptr: place.base + desc.offset,
+                host: match place.host.is_null() {
+                    true => place.host,
+                    // SAFETY: the offset lies inside the segment's mapping, as just checked.
+                    false => unsafe { place.host.add(desc.offset as usize) },
+                },
                 bytes: desc.bytes,
                 dtype: desc.dtype,
                 access: desc.access,

@@ -45,6 +45,8 @@ pub struct CudaSetup {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct CudaBuffer {
     pub ptr: CUdeviceptr,
+    /// The same byte as the processor sees it; null for device memory.
+    pub host: *const u8,
     pub bytes: u64,
     pub dtype: DType,
     pub access: Access,
@@ -95,6 +97,21 @@ impl CudaCall<'_> {
     /// The bytes of buffer `index`.
     pub fn bytes(&self, index: usize) -> Result<u64> {
         Ok(self.buffer(index)?.bytes)
+    }
+
+    /// The contents of buffer `index`, where it is a [`Blob`](crate::Blob): pinned host memory that
+    /// nothing writes.
+    ///
+    /// # Errors
+    /// For device memory, and for a buffer that the operation may write.
+    pub fn host_bytes(&self, index: usize) -> Result<&[u8]> {
+        let buffer = self.buffer(index)?;
+        if buffer.host.is_null() || buffer.access.writes() {
+            return Err(self.violation(format!("buffer {index} is not read-only host memory")));
+        }
+        // SAFETY: the range lies in a live mapping, as the backend has checked; the front keeps it
+        // mapped and unwritten while the operation is in flight.
+        Ok(unsafe { std::slice::from_raw_parts(buffer.host, buffer.bytes as usize) })
     }
 
     /// How buffer `index` is used.

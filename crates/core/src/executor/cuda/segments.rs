@@ -37,6 +37,15 @@ impl ContextPtr {
     }
 }
 
+/// Where a segment lies in this process.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place {
+    pub base: CUdeviceptr,
+    pub bytes: u64,
+    /// The first byte as the processor sees it; null for device memory.
+    pub host: *const u8,
+}
+
 struct Mapped {
     base: CUdeviceptr,
     bytes: u64,
@@ -80,13 +89,14 @@ impl CudaSegments {
         Ok(granularity as u64)
     }
 
-    /// A segment's address and size; waits for the control thread if it is not there yet.
-    pub fn wait_for(&self, id: u32) -> Result<(CUdeviceptr, u64)> {
+    /// Where a segment lies; waits for the control thread if it is not there yet.
+    pub fn wait_for(&self, id: u32) -> Result<Place> {
         let until = Instant::now() + Duration::from_secs(5);
         let mut table = self.table.lock();
         loop {
             if let Some(mapped) = table.get(&id) {
-                return Ok((mapped.base, mapped.bytes));
+                let host = mapped.host.as_ref().map_or(std::ptr::null(), |mapping| mapping.as_ptr().cast_const());
+                return Ok(Place { base: mapped.base, bytes: mapped.bytes, host });
             }
             if self.arrived.wait_until(&mut table, until).timed_out() {
                 let reason = format!("segment {id} is not mapped");
