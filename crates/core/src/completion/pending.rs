@@ -28,7 +28,7 @@ pub struct Pending<O: Operation> {
 }
 
 enum State<O> {
-    Submitted { ticket: Arc<Ticket>, device: Arc<dyn Progress>, operation: O },
+    Submitted { ticket: Arc<Ticket>, device: Arc<dyn Progress>, operation: O, client: u32 },
     Failed(GpuError),
     Taken,
 }
@@ -42,8 +42,8 @@ impl<O: Operation> fmt::Debug for Pending<O> {
 }
 
 impl<O: Operation> Pending<O> {
-    pub(crate) fn new(ticket: Arc<Ticket>, device: Arc<dyn Progress>, operation: O) -> Self {
-        Pending { state: State::Submitted { ticket, device, operation }, awaited: false }
+    pub(crate) fn new(ticket: Arc<Ticket>, device: Arc<dyn Progress>, operation: O, client: u32) -> Self {
+        Pending { state: State::Submitted { ticket, device, operation, client }, awaited: false }
     }
 
     /// An operation that was refused.
@@ -64,8 +64,18 @@ impl<O: Operation> Pending<O> {
 
     /// Blocks the thread until the operation has finished; not for async contexts.
     pub fn wait(mut self) -> Result<O::Output> {
-        let State::Submitted { ticket, device, .. } = &self.state else {
+        self.block();
+        let State::Submitted { ticket, .. } = &self.state else {
             return self.finish(None);
+        };
+        let outcome = ticket.take();
+        self.finish(outcome)
+    }
+
+    /// Blocks the thread until the outcome is there.
+    pub(crate) fn block(&self) {
+        let State::Submitted { ticket, device, .. } = &self.state else {
+            return;
         };
         if !ticket.spin(&**device, device.latency().spin()) {
             let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
@@ -74,8 +84,6 @@ impl<O: Operation> Pending<O> {
                 std::thread::park_timeout(Duration::from_millis(100));
             }
         }
-        let outcome = ticket.take();
-        self.finish(outcome)
     }
 
     /// Sends the result to `reply` when it is there; every outcome is sent.
@@ -115,11 +123,11 @@ impl<O: Operation> Future for Pending<O> {
 
 impl<O: Operation> Drop for Pending<O> {
     fn drop(&mut self) {
-        if let State::Submitted { ticket, device, .. } = &self.state
+        if let State::Submitted { ticket, device, client, .. } = &self.state
             && self.awaited
             && !ticket.is_done()
         {
-            device.cancel(ticket);
+            device.cancel(*client, ticket);
         }
     }
 }

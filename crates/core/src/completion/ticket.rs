@@ -1,7 +1,7 @@
 //! A ticket: the place where one operation's outcome appears.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 
@@ -17,12 +17,14 @@ pub(crate) type Outcome = Result<Vec<u8>>;
 
 /// What a waiter needs of the device.
 pub(crate) trait Progress: Send + Sync {
+    /// The running worker's page, whose counters may be looked at.
+    fn page(&self) -> Option<Arc<Page>>;
     /// Collects whatever has finished.
     fn harvest(&self);
     /// Makes sure that the reactor looks at the counters soon.
     fn watch(&self);
     /// Takes an operation back if it was not sent yet.
-    fn cancel(&self, ticket: &Arc<Ticket>);
+    fn cancel(&self, client: u32, ticket: &Arc<Ticket>);
     /// How long to spin.
     fn latency(&self) -> Latency;
 }
@@ -38,7 +40,6 @@ pub(crate) struct Ticket {
     state: AtomicU8,
     stream: AtomicU8,
     seq: AtomicU64,
-    pub cancelled: AtomicBool,
     slot: Mutex<Slot>,
 }
 
@@ -46,7 +47,6 @@ pub(crate) struct Ticket {
 struct Slot {
     outcome: Option<Outcome>,
     waker: Option<Waker>,
-    page: Option<Arc<Page>>,
 }
 
 impl Ticket {
@@ -57,14 +57,12 @@ impl Ticket {
             state: AtomicU8::new(QUEUED),
             stream: AtomicU8::new(0),
             seq: AtomicU64::new(u64::MAX),
-            cancelled: AtomicBool::new(false),
             slot: Mutex::default(),
         })
     }
 
-    /// It was sent: it has finished when `stream`'s counter in `page` reaches `seq`.
-    pub fn sent(&self, page: &Arc<Page>, stream: u8, seq: u64) {
-        self.slot.lock().page = Some(page.clone());
+    /// It was sent: it has finished when `stream`'s counter reaches `seq`.
+    pub fn sent(&self, stream: u8, seq: u64) {
         self.stream.store(stream, Ordering::Relaxed);
         self.seq.store(seq, Ordering::Relaxed);
         self.state.store(SENT, Ordering::Release);
@@ -82,7 +80,6 @@ impl Ticket {
             return None;
         }
         slot.outcome = Some(outcome);
-        slot.page = None;
         self.state.store(DONE, Ordering::Release);
         slot.waker.take()
     }
@@ -123,7 +120,8 @@ impl Ticket {
         }
         let mut started: Option<Instant> = None;
         let mut rounds = 0u32;
-        let mut page = self.slot.lock().page.clone();
+        // Of an earlier worker at worst: then its counters only cause a needless look.
+        let mut page = device.page();
         loop {
             for _ in 0..64 {
                 let reached = self.state.load(Ordering::Acquire) == SENT
@@ -142,7 +140,7 @@ impl Ticket {
             rounds += 1;
             if rounds.is_multiple_of(16) {
                 device.harvest();
-                page = self.slot.lock().page.clone();
+                page = device.page();
             }
             if started.get_or_insert_with(Instant::now).elapsed() >= budget {
                 return false;

@@ -103,7 +103,7 @@ impl DeviceActor {
             start: StartConfig {
                 kind: config.executor.unwrap_or(ExecutorKind::Host),
                 ordinal: config.ordinal,
-                streams: 1,
+                streams: config.streams.counts(),
                 libraries: config.libraries.bits(),
                 in_process: config.isolation == Isolation::Thread,
                 spin_us: match config.latency {

@@ -14,6 +14,7 @@ use crate::operation::Operation;
 
 use super::handle::Device;
 use super::messages::Reply;
+use super::streams::Priority;
 use super::transfer::HostCopy;
 
 /// An operation with its buffers, ready to be sent to a device.
@@ -37,6 +38,8 @@ pub type Buffers = SmallVec<[View; 4]>;
 #[derive(Debug, Clone, Default)]
 pub(crate) struct CallOptions {
     pub deadline: Option<Duration>,
+    pub priority: Priority,
+    pub client: u32,
 }
 
 impl<O: Operation> Call<O> {
@@ -46,7 +49,7 @@ impl<O: Operation> Call<O> {
             operation,
             device: device.clone(),
             buffers: buffers.into_iter().collect(),
-            options: CallOptions::default(),
+            options: CallOptions { client: device.client, ..CallOptions::default() },
         }
     }
 
@@ -73,6 +76,34 @@ impl<O: Operation> Call<O> {
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.options.deadline = Some(deadline);
         self
+    }
+
+    /// Which streams it may run on, where the device's
+    /// [`StreamPolicy`](super::StreamPolicy) has such of high priority.
+    pub fn priority(mut self, priority: Priority) -> Self {
+        self.options.priority = priority;
+        self
+    }
+
+    /// As [`submit`](Call::submit), but waits for room where the queue is full. The result is the
+    /// submitted operation, which may be awaited in turn.
+    ///
+    /// # Errors
+    /// As [`submit`](Call::submit), except [`GpuError::Busy`](crate::GpuError::Busy).
+    pub async fn submit_when_free(self) -> Result<Pending<O>>
+    where
+        O: Clone,
+    {
+        let front = self.device.state.front.clone();
+        loop {
+            let room = front.room.notified();
+            tokio::pin!(room);
+            room.as_mut().enable();
+            match self.clone().submit() {
+                Err(GpuError::Busy { .. }) => room.await,
+                other => return other,
+            }
+        }
     }
 
     /// Checks the call and queues it, in order. The result may be awaited, waited for, or ignored:

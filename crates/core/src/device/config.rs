@@ -7,6 +7,8 @@ use crate::completion::{CompletionStrategy, Latency};
 use crate::executor::{ExecutorKind, cuda};
 use crate::operation::EnabledLibraries;
 
+use super::streams::StreamPolicy;
+
 /// Where the executor lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Isolation {
@@ -62,7 +64,8 @@ pub struct DeviceConfig {
     pub spare: SparePolicy,
     /// Bounds on restarts.
     pub restart: RestartPolicy,
-    /// Operations that may wait in the front. Default: 65,536.
+    /// Operations that may wait in the front, for each client ([`Device::client`](super::Device::client)).
+    /// Default: 65,536.
     pub pending_queue_capacity: usize,
     /// Operations that may be with the worker at a time, 1 to 65,536. Default: 1,024. What is with
     /// the worker is lost with it; what waits is not.
@@ -71,6 +74,8 @@ pub struct DeviceConfig {
     pub memory_limit: Option<u64>,
     /// Bytes of a segment; larger buffers get one of their own. Default: 256 MiB.
     pub segment_bytes: u64,
+    /// How operations are spread over streams. Default: one stream.
+    pub streams: StreamPolicy,
     /// How completion is noticed.
     pub completion: CompletionStrategy,
     /// How long waiters spin.
@@ -118,6 +123,7 @@ impl DeviceConfig {
             max_in_flight: 1024,
             memory_limit: None,
             segment_bytes: 256 << 20,
+            streams: StreamPolicy::default(),
             completion: CompletionStrategy::default(),
             latency: Latency::default(),
             deadline: None,
@@ -171,6 +177,12 @@ impl DeviceConfig {
     /// Sets the bytes of a segment.
     pub fn segment_bytes(mut self, bytes: u64) -> Self {
         self.segment_bytes = bytes;
+        self
+    }
+
+    /// Sets how operations are spread over streams.
+    pub fn streams(mut self, policy: StreamPolicy) -> Self {
+        self.streams = policy;
         self
     }
 

@@ -38,6 +38,7 @@ const STAGE_BYTES: usize = 8 << 20;
 pub struct Device {
     pub(crate) state: Arc<DeviceState>,
     actor: ActorRef<DeviceMsg>,
+    pub(crate) client: u32,
 }
 
 /// What a device's actor and handles share: queues, memory, generation.
@@ -90,6 +91,10 @@ impl Device {
 
     /// Opens a device without waiting: operations queue until it is ready.
     pub fn start(system: &ActorSystem, config: DeviceConfig) -> Result<Self> {
+        if !config.streams.is_valid() {
+            let reason = format!("{:?}: at least one of normal priority, and at most 16 in all", config.streams);
+            return Err(GpuError::invalid("Device::start", "streams", reason));
+        }
         if config.max_in_flight == 0 || config.segment_bytes < 1 << 16 {
             let reason = format!(
                 "max_in_flight {} (at least 1), segment_bytes {} (at least 65536)",
@@ -109,15 +114,25 @@ impl Device {
             .map_err(|e| GpuError::WorkerStart { reason: format!("the device's actor: {e}") })?;
         state.front.reactor.start(state.front.clone(), actor.clone())?;
         actor.tell(DeviceMsg::Internal(Event::Start));
-        Ok(Device { state, actor })
+        Ok(Device { state, actor, client: 0 })
     }
 
     pub(crate) fn from_parts(state: Arc<DeviceState>, actor: ActorRef<DeviceMsg>) -> Self {
-        Device { state, actor }
+        Device { state, actor, client: 0 }
     }
 
     fn front(&self) -> &Arc<Front> {
         &self.state.front
+    }
+
+    /// A handle of a client of its own: its operations wait in a queue of their own, and the device
+    /// serves its clients in turn, so that a greedy one does not hold up the others.
+    ///
+    /// Order is kept among the operations of one client (a handle and its clones). Between clients it
+    /// is only that of what was awaited.
+    pub fn client(&self) -> Self {
+        let client = self.front().next_client.fetch_add(1, Ordering::Relaxed);
+        Device { client, ..self.clone() }
     }
 
     /// Waits until the device is ready, or has failed.
@@ -407,7 +422,7 @@ impl Device {
             total_bytes: memory.1,
             used_bytes: usage.device_used,
             reserved_bytes: usage.device_reserved,
-            active_streams: u32::from(figures.in_flight > 0),
+            active_streams: figures.active_streams as u32,
             queue_depth: figures.pending,
             in_flight: figures.in_flight,
             completed: front.completed.load(Ordering::Relaxed),

@@ -1,15 +1,20 @@
 //! The front of a device: its handle, its actors, its queues. It makes no CUDA call.
 
 mod actor;
+mod attached;
 mod call;
 mod children;
 mod config;
 mod context;
 mod front;
 mod handle;
+mod incarnation;
+mod job;
 mod load;
 mod messages;
+mod queue;
 mod reactor;
+mod streams;
 pub(crate) mod transfer;
 
 pub use actor::DeviceActor;
@@ -21,4 +26,5 @@ pub use front::DevicePhase;
 pub use handle::{Device, DeviceState};
 pub use load::{DeviceLoad, LibraryState, LibraryStatus};
 pub use messages::{DeviceMsg, Dispatch, Event, RawContext, RawStream, Reply, legacy};
+pub use streams::{Priority, StreamPolicy};
 pub use transfer::{Copy, Fill, HostCopy};

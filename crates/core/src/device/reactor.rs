@@ -14,7 +14,8 @@ use crate::completion::Progress;
 use crate::error::{GpuError, Result};
 use crate::worker::{FromWorker, Link, Received, ToWorker, exit_error};
 
-use super::front::{Front, Overdue};
+use super::front::Front;
+use super::incarnation::Overdue;
 use super::messages::{DeviceMsg, Event};
 
 /// How often deadlines and errors are looked for while something is in flight, and while nothing is.

@@ -28,7 +28,7 @@ pub(crate) struct Frame {
     /// Streams, with the sequence number on each, that must have finished first.
     pub waits: smallvec::SmallVec<[(u8, u64); 2]>,
     pub buffers: smallvec::SmallVec<[BufferDesc; 4]>,
-    pub params: Vec<u8>,
+    pub params: smallvec::SmallVec<[u8; 96]>,
 }
 
 /// Where a buffer lies.
@@ -49,7 +49,8 @@ pub(crate) struct BufferDesc {
 pub(crate) struct StartConfig {
     pub kind: ExecutorKind,
     pub ordinal: u32,
-    pub streams: u8,
+    /// Streams of normal priority, and of high priority, which come last.
+    pub streams: (u8, u8),
     /// `EnabledLibraries` bits.
     pub libraries: u64,
     /// Whether the executor shares the application's process.

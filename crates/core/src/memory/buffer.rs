@@ -4,13 +4,15 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
 use crate::dtype::{CudaDtype, DType};
 use crate::error::{GpuError, Result};
 
-use super::{Block, Memory, Space};
+use super::arena::UNIT;
+use super::{Block, Memory, Space, Uses};
 
 /// One allocation. Its memory is free again when the last handle and the last operation in flight
 /// that uses it are gone.
@@ -21,19 +23,34 @@ pub(crate) struct Buffer {
     /// Bytes asked for; the block may be larger.
     pub bytes: u64,
     pub generation: u64,
+    /// Segment in the high half, offset in units of [`UNIT`] in the low one.
+    place: AtomicU64,
+    /// Whether `tainted_by` says anything.
+    tainted: AtomicBool,
     state: Mutex<BufferState>,
+    /// Touched only under the lock of the device's queues.
+    pub uses: Mutex<Uses>,
 }
 
-pub(crate) struct BufferState {
+struct BufferState {
     block: Option<Block>,
     /// The operation that was writing it and did not finish.
-    pub tainted_by: Option<&'static str>,
+    tainted_by: Option<&'static str>,
 }
 
 impl Buffer {
     pub fn new(memory: Arc<Memory>, id: u64, space: Space, block: Block, bytes: u64, generation: u64) -> Self {
-        let state = BufferState { block: Some(block), tainted_by: None };
-        Buffer { memory, id, space, bytes, generation, state: Mutex::new(state) }
+        Buffer {
+            memory,
+            id,
+            space,
+            bytes,
+            generation,
+            place: AtomicU64::new(place(&block)),
+            tainted: AtomicBool::new(false),
+            state: Mutex::new(BufferState { block: Some(block), tainted_by: None }),
+            uses: Mutex::default(),
+        }
     }
 
     pub fn memory(&self) -> &Arc<Memory> {
@@ -42,11 +59,21 @@ impl Buffer {
 
     /// Where it lies now: segment and offset. It moves only while the device has no worker.
     pub fn location(&self) -> (u32, u64) {
-        self.state.lock().block.as_ref().map_or((0, 0), |block| (block.segment, block.offset))
+        let place = self.place.load(Ordering::Acquire);
+        ((place >> 32) as u32, (place & u64::from(u32::MAX)) * UNIT)
     }
 
-    pub fn with_state<R>(&self, f: impl FnOnce(&mut BufferState) -> R) -> R {
-        f(&mut self.state.lock())
+    /// The operation that left its contents undefined.
+    pub fn tainted_by(&self) -> Option<&'static str> {
+        if self.tainted.load(Ordering::Acquire) { self.state.lock().tainted_by } else { None }
+    }
+
+    /// Its contents are defined again.
+    pub fn clear_taint(&self) {
+        if self.tainted.load(Ordering::Acquire) {
+            self.state.lock().tainted_by = None;
+            self.tainted.store(false, Ordering::Release);
+        }
     }
 
     /// Marks the contents as undefined. With `writer`, the dying worker that may still be writing,
@@ -54,13 +81,20 @@ impl Buffer {
     pub fn taint(&self, by: &'static str, writer: Option<u64>) {
         let mut state = self.state.lock();
         state.tainted_by = Some(by);
+        self.tainted.store(true, Ordering::Release);
         if let Some(worker) = writer
             && self.space == Space::Device
             && let Some(block) = state.block.as_mut()
         {
             self.memory.relocate(worker, self.space, block);
+            self.place.store(place(block), Ordering::Release);
         }
     }
+}
+
+/// A block's place in one word; both numbers fit by how segments are made ([`Arena`](super::arena)).
+fn place(block: &Block) -> u64 {
+    u64::from(block.segment) << 32 | block.offset / UNIT
 }
 
 impl Drop for Buffer {
@@ -118,7 +152,7 @@ impl View {
 
     /// The operation that left the buffer's contents undefined, if one did.
     pub fn tainted_by(&self) -> Option<&'static str> {
-        self.buffer.with_state(|state| state.tainted_by)
+        self.buffer.tainted_by()
     }
 }
 

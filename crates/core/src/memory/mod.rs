@@ -9,6 +9,7 @@ mod blob;
 mod buffer;
 mod host_buf;
 mod mapping;
+mod uses;
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -25,6 +26,7 @@ pub use host_buf::HostBuf;
 pub(crate) use arena::{Block, Space, round_up};
 pub(crate) use buffer::Buffer;
 pub(crate) use mapping::{Mapping, sealed_memfd};
+pub(crate) use uses::{Uses, Waits};
 
 use arena::{Arena, Freed};
 

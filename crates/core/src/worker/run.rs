@@ -193,6 +193,8 @@ struct Enqueuer {
     finish: mpsc::Sender<(Frame, Result<()>)>,
     side_tasks: usize,
     batched: u32,
+    /// Streams whose counters are behind, as bits.
+    behind: u32,
 }
 
 impl Enqueuer {
@@ -212,6 +214,7 @@ impl Enqueuer {
             finish,
             side_tasks: 0,
             batched: 0,
+            behind: 0,
         }
     }
 
@@ -291,8 +294,9 @@ impl Enqueuer {
     /// Runs a frame at the front of its stream; it goes (back) to the queue if it has to wait.
     fn run(&mut self, frame: Frame) -> Result<()> {
         let stream = frame.stream.unwrap_or(0);
-        for (after, seq) in frame.waits.clone() {
-            if after == stream {
+        for i in 0..frame.waits.len() {
+            let (after, seq) = frame.waits[i];
+            if after == stream || self.page.counter(usize::from(after)).load(Ordering::Acquire) >= seq {
                 continue;
             }
             if self.lane(after)?.enqueued < seq {
@@ -313,8 +317,7 @@ impl Enqueuer {
                 {
                     self.page.write_reply(at, &reply);
                 }
-                self.lane(stream)?.enqueued = frame.seq;
-                Ok(())
+                self.advance(stream, frame.seq)
             }
             Ok(Step::Later(task)) => {
                 let lane = self.lane(stream)?;
@@ -344,10 +347,7 @@ impl Enqueuer {
             self.poisoned.insert(buffer.id, registry::operation_name(frame.library, frame.code));
         }
         self.post(&Mail::Failed { ticket: frame.ticket, error })?;
-        if let Some(stream) = frame.stream {
-            self.lane(stream)?.enqueued = frame.seq;
-        }
-        Ok(())
+        frame.stream.map_or(Ok(()), |stream| self.advance(stream, frame.seq))
     }
 
     fn refuse_poisoned(&mut self, frame: &Frame) -> Result<()> {
@@ -417,19 +417,22 @@ impl Enqueuer {
         self.publish()
     }
 
+    /// Everything of `stream` up to `seq` is enqueued, or failed.
+    fn advance(&mut self, stream: u8, seq: u64) -> Result<()> {
+        self.lane(stream)?.enqueued = seq;
+        self.behind |= 1 << stream;
+        Ok(())
+    }
+
+    /// Has the counters follow what was enqueued.
     fn publish(&mut self) -> Result<()> {
-        if self.batched == 0 && self.side_tasks == 0 && self.lanes.iter().all(|lane| lane.queue.is_empty()) {
-            let behind = self.lanes.iter().any(|lane| lane.published < lane.enqueued);
-            if !behind {
-                return Ok(());
-            }
-        }
         self.batched = 0;
-        for (stream, lane) in self.lanes.iter_mut().enumerate() {
-            if lane.published < lane.enqueued {
-                self.backend.publish(stream as u8, lane.enqueued)?;
-                lane.published = lane.enqueued;
-            }
+        while self.behind != 0 {
+            let stream = self.behind.trailing_zeros() as usize;
+            self.behind &= self.behind - 1;
+            let lane = &mut self.lanes[stream];
+            self.backend.publish(stream as u8, lane.enqueued)?;
+            lane.published = lane.enqueued;
         }
         Ok(())
     }

@@ -37,16 +37,16 @@ pub(crate) fn encode_frame(
 ) {
     out.clear();
     let code = header.code.to_le_bytes();
-    let counts = [waits.len() as u8, buffers.len() as u8];
+    let buffer_count = (buffers.len() as u16).to_le_bytes();
     out.push(header.ticket);
     out.push(pack([
         header.library.index(),
         header.stream.unwrap_or(SIDE),
         code[0],
         code[1],
-        counts[0],
-        counts[1],
-        0,
+        waits.len() as u8,
+        buffer_count[0],
+        buffer_count[1],
         0,
     ]));
     out.push(header.seq);
@@ -72,12 +72,10 @@ fn push_bytes(out: &mut Vec<u64>, bytes: &[u8]) {
     }
 }
 
-fn read_bytes(words: &[u64], len: usize) -> Option<Vec<u8>> {
-    if words.len() < len.div_ceil(8) {
-        return None;
-    }
-    let mut bytes: Vec<u8> = Vec::with_capacity(words.len() * 8);
-    for word in &words[..len.div_ceil(8)] {
+fn read_bytes(words: &[u64], len: usize) -> Option<SmallVec<[u8; 96]>> {
+    let words = words.get(..len.div_ceil(8))?;
+    let mut bytes = SmallVec::with_capacity(words.len() * 8);
+    for word in words {
         bytes.extend_from_slice(&word.to_le_bytes());
     }
     bytes.truncate(len);
@@ -96,9 +94,10 @@ fn decode(record: &[u64]) -> Option<Frame> {
     let [ticket, kind, seq, reply, params_len, rest @ ..] = record else {
         return None;
     };
-    let [library, stream, code_low, code_high, waits, buffers, ..] = kind.to_le_bytes();
+    let [library, stream, code_low, code_high, waits, buffers_low, buffers_high, _] = kind.to_le_bytes();
+    let buffers = u16::from_le_bytes([buffers_low, buffers_high]);
     let (wait_words, rest) = rest.split_at_checked(2 * waits as usize)?;
-    let (buffer_words, rest) = rest.split_at_checked(4 * buffers as usize)?;
+    let (buffer_words, rest) = rest.split_at_checked(4 * usize::from(buffers))?;
     let mut descs = SmallVec::new();
     for words in buffer_words.chunks_exact(4) {
         let [access, dtype, whole, ..] = words[1].to_le_bytes();
@@ -185,7 +184,7 @@ mod tests {
         assert_eq!(frame.reply_at, Some(8192));
         assert_eq!(frame.waits.as_slice(), [(1, 44)]);
         assert_eq!(frame.buffers.as_slice(), [desc]);
-        assert_eq!(frame.params, b"parameters!");
+        assert_eq!(frame.params.as_slice(), b"parameters!");
         for cut in 0..record.len() {
             assert!(decode_frame(&record[..cut]).is_err());
         }

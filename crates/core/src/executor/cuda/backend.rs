@@ -61,7 +61,7 @@ impl CudaBackend {
         let context = ContextPtr(raw);
         context.make_current()?;
         let setup = describe(device)?;
-        let streams = (0..config.streams.clamp(1, MAX_STREAMS as u8)).map(|_| Stream::new()).collect::<Result<_>>()?;
+        let streams = make_streams(config.streams)?;
         let page_base = register(&page.mapping)?;
         let segments = Arc::new(CudaSegments::new(context, device));
         let granularity = segments.granularity()?;
@@ -158,12 +158,23 @@ impl CudaBackend {
     }
 }
 
+/// Streams of normal priority, then those of the highest that the device has.
+fn make_streams((normal, high): (u8, u8)) -> Result<Vec<Stream>> {
+    let (mut least, mut greatest) = (0, 0);
+    // SAFETY: the places that are written outlive the call.
+    let status = unsafe { sys::cuCtxGetStreamPriorityRange(&mut least, &mut greatest) };
+    check_driver("cuCtxGetStreamPriorityRange", status)?;
+    let priorities = (0..normal.max(1)).map(|_| least).chain((0..high).map(|_| greatest));
+    priorities.take(MAX_STREAMS).map(Stream::new).collect()
+}
+
 impl Stream {
-    fn new() -> Result<Self> {
+    fn new(priority: i32) -> Result<Self> {
         let mut raw = std::ptr::null_mut();
         let flags = CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
         // SAFETY: the place that is written outlives the call.
-        check_driver("cuStreamCreate", unsafe { sys::cuStreamCreate(&mut raw, flags) })?;
+        let status = unsafe { sys::cuStreamCreateWithPriority(&mut raw, flags, priority) };
+        check_driver("cuStreamCreateWithPriority", status)?;
         let mut event = std::ptr::null_mut();
         let flags = CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
         // SAFETY: as above.
