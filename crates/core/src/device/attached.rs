@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::Waker;
 
+use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use crate::completion::Outcome;
@@ -17,6 +18,7 @@ use crate::worker::{
 };
 
 use super::job::{InFlight, Job};
+use super::rehearsal::Rehearsal;
 use super::streams::{StreamPolicy, Streams};
 
 /// Wakers that are called when no lock is held.
@@ -102,7 +104,7 @@ impl Attached {
 
     /// Sends one operation, or gives it back.
     #[allow(clippy::result_large_err, reason = "the job goes back into the queue")]
-    pub fn send(&mut self, job: Job) -> Result<(), (Job, NotSent)> {
+    pub fn send(&mut self, job: Job, rehearsal: &Mutex<Rehearsal>) -> Result<(), (Job, NotSent)> {
         let reply_slot = match job.lane == Lane::Stream && job.reply_bytes > 0 {
             true => match self.free_replies.pop() {
                 Some(slot) => Some(slot),
@@ -167,6 +169,9 @@ impl Attached {
                     flight.job.note(self.link.id, stream, seq);
                 }
                 flight.job.ticket.sent(stream, seq);
+                if flight.job.rehearse {
+                    rehearsal.lock().observe(&flight.job, stream);
+                }
                 let stream = &mut self.in_order[usize::from(stream)];
                 stream.next_seq += 1;
                 stream.in_flight.push_back(flight);

@@ -13,6 +13,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::completion::{CompletionStrategy, Latency, Pending, Progress, Ticket};
 use crate::error::{GpuError, Result, StaleReason};
+use crate::executor::ExecutorKind;
 use crate::executor::backend::WorkerInfo;
 use crate::memory::{Memory, Space, View};
 use crate::operation::{Access, BufferShape, MAX_REPLY_BYTES, Operation};
@@ -20,10 +21,11 @@ use crate::worker::{Link, MAX_RECORD_WORDS, Page};
 
 use super::attached::{Attached, NotSent, Wakers};
 use super::call::Call;
-use super::config::DeviceConfig;
+use super::config::{DeviceConfig, SparePolicy};
 use super::job::Job;
 use super::queue::PendingQueue;
 use super::reactor::Reactor;
+use super::rehearsal::Rehearsal;
 
 /// The states of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,6 +65,9 @@ pub(crate) struct Front {
     pub reactor: Reactor,
     pub generation: watch::Sender<u64>,
     pub phase: watch::Sender<DevicePhase>,
+    /// What spares rehearse.
+    pub rehearsal: Mutex<Rehearsal>,
+    rehearses: bool,
     /// Told when there is room in the queue again.
     pub room: Notify,
     pub(super) info: Mutex<Option<WorkerInfo>>,
@@ -81,6 +86,8 @@ impl Front {
             reactor,
             generation: watch::Sender::new(0),
             phase: watch::Sender::new(DevicePhase::Starting),
+            rehearsal: Mutex::default(),
+            rehearses: config.spare == SparePolicy::Warm && config.executor == Some(ExecutorKind::Cuda),
             room: Notify::new(),
             info: Mutex::new(None),
             queues: Mutex::new(Queues {
@@ -155,6 +162,7 @@ impl Front {
             lane: O::LANE,
             priority: options.priority,
             client: options.client,
+            rehearse: O::REHEARSE && self.rehearses,
             reply_bytes: reply_bytes as u32,
             deadline: deadline.map(|deadline| (Instant::now() + deadline, deadline)),
             buffers,
@@ -296,7 +304,7 @@ impl Front {
             return Err((job, NotSent::Refused(error)));
         }
         job.clear_taint();
-        attached.send(job)
+        attached.send(job, &self.rehearsal)
     }
 
     /// Sends what waits, as far as there is room.

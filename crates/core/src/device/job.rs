@@ -20,6 +20,8 @@ pub(crate) struct Job {
     pub priority: Priority,
     /// Whose it is: clients are served in turn.
     pub client: u32,
+    /// Whether a spare may carry it out on scratch memory.
+    pub rehearse: bool,
     pub reply_bytes: u32,
     pub deadline: Option<(Instant, Duration)>,
     pub buffers: SmallVec<[(View, Access); 4]>,

@@ -14,6 +14,7 @@ mod load;
 mod messages;
 mod queue;
 mod reactor;
+mod rehearsal;
 mod streams;
 pub(crate) mod transfer;
 

@@ -128,6 +128,7 @@ mod tests {
             lane: Lane::Stream,
             priority: Priority::Normal,
             client,
+            rehearse: false,
             reply_bytes: 0,
             deadline: None,
             buffers: SmallVec::new(),

@@ -21,6 +21,8 @@ use super::messages::{DeviceMsg, Event};
 /// How often deadlines and errors are looked for while something is in flight, and while nothing is.
 const SWEEP: Duration = Duration::from_millis(1);
 const IDLE: Duration = Duration::from_millis(5);
+/// How long a worker that reported a sticky error is left alone.
+const LAST_REST: Duration = Duration::from_millis(400);
 
 /// The reactor's shared half.
 #[derive(Clone)]
@@ -129,6 +131,7 @@ impl Run {
                 self.lost(&link, error, true);
             }
             self.unmap_dropped();
+            self.rehearse();
             self.front.harvest();
         }
     }
@@ -197,17 +200,42 @@ impl Run {
     /// A worker has ended or has to.
     fn lost(&self, link: &Arc<Link>, error: GpuError, overdue: bool) {
         self.shared.links.lock().retain(|other| other.id != link.id);
-        link.kill();
+        let dying = self.is_dying(link, &error, overdue);
+        if !dying {
+            link.kill();
+        }
+        let running = self.front.link().is_some_and(|running| running.id == link.id);
+        self.front.rehearsal.lock().forget(link.id, !running);
         self.front.lose(link, &error, overdue);
         self.actor.tell(DeviceMsg::Internal(Event::Lost { link: link.id, error }));
         let (link, memory) = (link.clone(), self.front.memory.clone());
         let reaper = std::thread::Builder::new().name("atomr-reaper".into()).spawn(move || {
+            if dying {
+                std::thread::sleep(LAST_REST);
+            }
             link.reap();
             memory.release_quarantine(link.id);
         });
         if let Err(error) = reaper {
             tracing::error!(%error, "no thread to reap a worker; its memory stays in quarantine");
         }
+    }
+
+    /// Tells the spares what to rehearse.
+    fn rehearse(&self) {
+        let running = self.front.link().map(|link| link.id);
+        for link in self.shared.links.lock().iter().filter(|link| Some(link.id) != running) {
+            while let Some(record) = self.front.rehearsal.lock().next_for(link.id) {
+                // A spare that does not listen is found out by its channel.
+                let _ = link.channel.send(&ToWorker::Rehearse { record }, None);
+            }
+        }
+    }
+
+    /// Whether a worker that lost its context may rest a while before it is killed: taking a process
+    /// with a context down holds up every other process on the GPU for some 50 to 100 ms.
+    fn is_dying(&self, link: &Link, error: &GpuError, overdue: bool) -> bool {
+        !overdue && !link.in_process && error.is_sticky()
     }
 
     /// Has the workers unmap segments that were freed.

@@ -14,6 +14,9 @@ use crate::operation::{Access, LibraryId};
 /// Streams that one device may have.
 pub(crate) const MAX_STREAMS: usize = 16;
 
+/// Segment number of a buffer that is made up for a rehearsal.
+pub(crate) const SCRATCH_SEGMENT: u32 = u32::MAX;
+
 /// One operation as it came over the ring, decoded.
 #[derive(Debug, Clone)]
 pub(crate) struct Frame {
@@ -82,6 +85,12 @@ pub(crate) trait Backend {
     /// operations) go to `reply`; a stream operation's CUDA reply is written by the GPU into the
     /// page at `frame.reply_at`. `Err` fails this operation alone unless it `is_sticky`.
     fn enqueue(&mut self, frame: &Frame, reply: &mut Vec<u8>) -> Result<Step>;
+
+    /// Carries out an operation on scratch memory, so that the next one of its kind finds everything
+    /// ready. Its result and its failure do not matter.
+    fn rehearse(&mut self, _frame: &Frame) -> Result<Step> {
+        Ok(Step::Done)
+    }
 
     /// Makes `stream` wait until `after` has reached what was enqueued on it so far.
     fn order(&mut self, stream: u8, after: u8) -> Result<()>;

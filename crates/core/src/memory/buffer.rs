@@ -94,7 +94,7 @@ impl Buffer {
 
 /// A block's place in one word; both numbers fit by how segments are made ([`Arena`](super::arena)).
 fn place(block: &Block) -> u64 {
-    u64::from(block.segment) << 32 | block.offset / UNIT
+    (u64::from(block.segment) << 32) | (block.offset / UNIT)
 }
 
 impl Drop for Buffer {

@@ -34,6 +34,11 @@ pub trait Operation: Serialize + DeserializeOwned + Send + Sync + 'static {
     /// Where it runs.
     const LANE: Lane = Lane::Stream;
 
+    /// Whether a spare worker may carry it out beforehand, on zeroed scratch memory in place of its
+    /// buffers, to have kernels and plans ready. Not for operations whose inputs decide where they
+    /// write.
+    const REHEARSE: bool = true;
+
     /// The buffers it takes, in order, with how each is used under these parameters.
     fn arguments(&self) -> Arguments;
 

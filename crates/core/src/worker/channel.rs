@@ -28,6 +28,8 @@ pub(crate) enum ToWorker {
     DropSegments { ids: Vec<u32> },
     /// Answered with `Memory`.
     QueryMemory { request: u64 },
+    /// Carry out an operation of this kind on scratch memory, when there is nothing else to do.
+    Rehearse { record: Vec<u64> },
     /// Finish what was sent and end.
     Shutdown,
 }

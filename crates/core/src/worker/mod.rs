@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 pub(crate) use channel::{FromWorker, Received, ToWorker};
 pub(crate) use link::{Answer, Launch, Link, exit_error};
-pub(crate) use page::{MAX_RECORD_WORDS, Page, REPLY_SLOTS};
+pub(crate) use page::{MAX_RECORD_WORDS, Page, REHEARSAL_SLOT, REPLY_SLOTS};
 pub(crate) use ring::{Consumer, Producer, PushError};
 pub(crate) use wire::{FrameHeader, Mail, decode_mail, encode_frame};
 

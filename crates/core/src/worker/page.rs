@@ -18,8 +18,10 @@ const LAST_WORDS_AT: usize = 4096;
 const LAST_WORDS_BYTES: usize = 4096;
 const REPLIES_AT: usize = LAST_WORDS_AT + LAST_WORDS_BYTES;
 /// Reply slots: as many operations with a reply may be in flight.
-pub(crate) const REPLY_SLOTS: usize = 1024;
-const RING_AT: usize = REPLIES_AT + REPLY_SLOTS * MAX_REPLY_BYTES;
+pub(crate) const REPLY_SLOTS: usize = 1023;
+/// The slot behind them, for the replies of rehearsals.
+pub(crate) const REHEARSAL_SLOT: u32 = REPLY_SLOTS as u32;
+const RING_AT: usize = REPLIES_AT + (REPLY_SLOTS + 1) * MAX_REPLY_BYTES;
 const RING_BYTES: usize = 1 << 20;
 const MAIL_AT: usize = RING_AT + RING_BYTES;
 const MAIL_BYTES: usize = 1 << 18;

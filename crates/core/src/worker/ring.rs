@@ -119,6 +119,11 @@ impl Consumer {
         Ok(true)
     }
 
+    /// Whether a record waits.
+    pub fn has_record(&self, at: &Positions<'_>) -> bool {
+        at.tail.load(Ordering::Acquire) != self.head
+    }
+
     /// Announces that the consumer is about to sleep. `false`: a record came meanwhile, do not.
     pub fn prepare_sleep(&self, at: &Positions<'_>) -> bool {
         at.sleeping.store(1, Ordering::Relaxed);

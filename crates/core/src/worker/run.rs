@@ -22,6 +22,9 @@ use super::page::Page;
 use super::ring::{Consumer, Producer, PushError};
 use super::wire::{Mail, decode_frame, encode_mail};
 
+/// How often errors are looked for while something is in flight.
+const SWEEP: Duration = Duration::from_micros(250);
+
 /// The main function of a worker process: the control channel is its standard input.
 pub(super) fn process_main() -> ! {
     let socket = match rustix::io::dup(rustix::stdio::stdin()) {
@@ -59,23 +62,32 @@ pub(super) fn run(channel: Channel) -> Result<()> {
     channel.send(&FromWorker::Ready { info: backend.info(), raw }, None)?;
 
     let stop = Arc::new(AtomicBool::new(false));
+    let stop_at_end = stop.clone();
+    let (rehearse, rehearsals) = mpsc::channel();
     let control = Control {
         channel: channel.clone(),
         segments: backend.segments(),
         page: page.clone(),
         stop: stop.clone(),
         in_process: config.in_process,
+        rehearse,
     };
     std::thread::Builder::new()
         .name("atomr-control".into())
         .spawn(move || control.serve())
         .map_err(|e| GpuError::io("starting the control thread", e))?;
-    let ended = Enqueuer::new(backend, page.clone(), stop, &config).serve();
+    let ended = Enqueuer::new(backend, page.clone(), stop, rehearsals, &config).serve();
     if let Err(error) = &ended {
         page.leave_last_words(&postcard::to_allocvec(error).unwrap_or_default());
         // The front may be gone already; then nobody needs to know.
         let _ = channel.send(&FromWorker::Dying(error.clone()), None);
         if !config.in_process {
+            if error.is_sticky() {
+                // Taking a context down holds up the one that takes over; the front says when.
+                while !stop_at_end.load(Ordering::Acquire) {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+            }
             // Exit handlers would call into a dead context.
             let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
         }
@@ -98,6 +110,7 @@ struct Control {
     page: Arc<Page>,
     stop: Arc<AtomicBool>,
     in_process: bool,
+    rehearse: mpsc::Sender<Frame>,
 }
 
 impl Control {
@@ -150,6 +163,11 @@ impl Control {
                 let result = self.segments.memory();
                 self.channel.send(&FromWorker::Memory { request, result }, None)?;
             }
+            ToWorker::Rehearse { record } => {
+                // A loop that has ended rehearses nothing more.
+                let _ = self.rehearse.send(decode_frame(&record)?);
+                wake(self.page.sleeping());
+            }
             ToWorker::Shutdown => return Ok(true),
             ToWorker::Start(_) => {}
         }
@@ -195,10 +213,17 @@ struct Enqueuer {
     batched: u32,
     /// Streams whose counters are behind, as bits.
     behind: u32,
+    rehearsals: mpsc::Receiver<Frame>,
 }
 
 impl Enqueuer {
-    fn new(backend: Box<dyn Backend>, page: Arc<Page>, stop: Arc<AtomicBool>, config: &StartConfig) -> Self {
+    fn new(
+        backend: Box<dyn Backend>,
+        page: Arc<Page>,
+        stop: Arc<AtomicBool>,
+        rehearsals: mpsc::Receiver<Frame>,
+        config: &StartConfig,
+    ) -> Self {
         let (finish, finished) = mpsc::channel();
         let lane = || Lane { queue: VecDeque::new(), stalled: false, enqueued: 0, published: 0 };
         Enqueuer {
@@ -215,6 +240,7 @@ impl Enqueuer {
             side_tasks: 0,
             batched: 0,
             behind: 0,
+            rehearsals,
         }
     }
 
@@ -255,6 +281,7 @@ impl Enqueuer {
                         continue;
                     }
                     if idle_since.get_or_insert_with(Instant::now).elapsed() >= self.spin {
+                        self.rehearse()?;
                         self.sleep();
                     }
                 }
@@ -263,7 +290,7 @@ impl Enqueuer {
                     return Err(GpuError::Protocol { side: "front".into(), reason });
                 }
             }
-            if last_sweep.elapsed() >= Duration::from_millis(1) {
+            if last_sweep.elapsed() >= SWEEP {
                 last_sweep = Instant::now();
                 self.backend.sweep()?;
             }
@@ -284,6 +311,28 @@ impl Enqueuer {
                 }
             }
         }
+    }
+
+    /// Carries out what a spare was told of, while nothing else is asked of it.
+    fn rehearse(&mut self) -> Result<()> {
+        while !self.ops.has_record(&self.page.ops().0)
+            && let Ok(frame) = self.rehearsals.try_recv()
+        {
+            // Handles first, then plans, then the operation itself.
+            for _ in 0..4 {
+                let ready = match self.backend.rehearse(&frame) {
+                    Ok(Step::Later(task)) => self.backend.side_task(task)(),
+                    Ok(Step::Done) => break,
+                    Err(error) => Err(error),
+                };
+                match ready {
+                    Ok(()) => {}
+                    Err(error) if error.is_sticky() => return Err(error),
+                    Err(_) => break,
+                }
+            }
+        }
+        Ok(())
     }
 
     fn lane(&mut self, stream: u8) -> Result<&mut Lane> {
@@ -473,7 +522,7 @@ impl Enqueuer {
     /// Sleeps until the front wakes this thread; briefly while work is in flight, to sweep.
     fn sleep(&mut self) {
         let waiting = self.side_tasks > 0 || self.in_flight();
-        let limit = if waiting { Duration::from_millis(1) } else { Duration::from_millis(100) };
+        let limit = if waiting { SWEEP } else { Duration::from_millis(100) };
         let (at, _) = self.page.ops();
         if self.ops.prepare_sleep(&at) && !self.stop.load(Ordering::Acquire) {
             let timeout = Timespec { tv_sec: 0, tv_nsec: limit.as_nanos() as i64 };

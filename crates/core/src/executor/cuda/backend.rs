@@ -11,7 +11,9 @@ use cudarc::driver::sys::{
 use smallvec::SmallVec;
 
 use crate::error::{GpuError, Result};
-use crate::executor::backend::{Backend, Frame, MAX_STREAMS, Segments, SharedPage, StartConfig, WorkerInfo};
+use crate::executor::backend::{
+    Backend, Frame, MAX_STREAMS, SCRATCH_SEGMENT, Segments, SharedPage, StartConfig, WorkerInfo,
+};
 use crate::executor::{SideTask, Step};
 use crate::operation::{EnabledLibraries, LibraryId};
 use crate::registry;
@@ -107,9 +109,24 @@ impl CudaBackend {
         }
     }
 
+    /// Scratch memory of zeros, for a rehearsal.
+    fn zeroed(&mut self, bytes: u64, stream: u8) -> Result<CUdeviceptr> {
+        let stream = self.stream(stream)?.raw;
+        let ptr = self.scratch.get(stream, bytes)?;
+        // SAFETY: the range was just allocated with `bytes`.
+        check_driver("cuMemsetD8Async", unsafe { sys::cuMemsetD8Async(ptr, 0, bytes as usize, stream) })?;
+        Ok(ptr)
+    }
+
     fn run(&mut self, frame: &Frame, reply: &mut Vec<u8>) -> Result<Step> {
         let mut buffers: SmallVec<[CudaBuffer; 4]> = SmallVec::new();
         for desc in &frame.buffers {
+            if desc.segment == SCRATCH_SEGMENT {
+                let ptr = self.zeroed(desc.bytes, frame.stream.unwrap_or(0))?;
+                let (bytes, dtype, access) = (desc.bytes, desc.dtype, desc.access);
+                buffers.push(CudaBuffer { ptr, host: std::ptr::null(), bytes, dtype, access });
+                continue;
+            }
             let place = self.segment(desc.segment)?;
             if desc.offset.checked_add(desc.bytes).is_none_or(|end| end > place.bytes) {
                 let reason = format!("bytes {}+{} of segment {}", desc.offset, desc.bytes, desc.segment);
@@ -207,6 +224,12 @@ impl Backend for CudaBackend {
             Err(sticky) if sticky.is_sticky() => sticky,
             _ => error,
         })
+    }
+
+    fn rehearse(&mut self, frame: &Frame) -> Result<Step> {
+        let step = self.enqueue(frame, &mut Vec::new());
+        self.scratch.release()?;
+        step
     }
 
     fn order(&mut self, stream: u8, after: u8) -> Result<()> {
