@@ -28,6 +28,15 @@ pub enum Kind {
     Signal,
 }
 
+impl Kind {
+    fn name(self) -> String {
+        match self {
+            Kind::Signal => "signal".into(),
+            Kind::Operation(fault) => format!("{fault:?}").to_lowercase(),
+        }
+    }
+}
+
 /// A fault that the device came back from.
 #[derive(Debug, Clone)]
 pub struct Strike {
@@ -57,13 +66,18 @@ impl<'a> Injector<'a> {
     /// Injects all faults, every kind equally often, in random order and at random moments.
     pub async fn run(mut self) -> anyhow::Result<Vec<Strike>> {
         let faults = Fault::all(self.gpu.executor()).iter().map(|fault| Kind::Operation(*fault));
-        let kinds: Vec<Kind> = faults.chain([Kind::Signal]).collect();
+        let wanted = |kind: &Kind| self.options.kinds.as_ref().is_none_or(|kinds| kinds.contains(&kind.name()));
+        let kinds: Vec<Kind> = faults.chain([Kind::Signal]).filter(wanted).collect();
+        ensure!(!kinds.is_empty(), "no kind of fault has one of the names {:?}", self.options.kinds);
         let mut plan: Vec<Kind> = kinds.into_iter().cycle().take(self.options.faults).collect();
         plan.shuffle(&mut self.rng);
 
         let mut strikes = Vec::with_capacity(plan.len());
         for (i, kind) in plan.iter().enumerate() {
             sleep(self.options.pause.mul_f64(self.rng.random_range(0.0..2.0))).await;
+            while self.options.await_spare && !self.gpu.load().await.spare_ready {
+                sleep(Duration::from_millis(5)).await;
+            }
             let strike = self.strike(*kind).await.with_context(|| format!("fault {}, {kind:?}", i + 1))?;
             if self.options.progress {
                 let ms = strike.away.as_secs_f64() * 1e3;
@@ -78,13 +92,17 @@ impl<'a> Injector<'a> {
     async fn strike(&self, kind: Kind) -> anyhow::Result<Strike> {
         let worker = Arc::new(self.worker().await?);
         let generation = self.gpu.generation();
-        let (name, ended) = match kind {
+        let death = tokio::task::spawn_blocking({
+            let worker = worker.clone();
+            move || wait_for_death(&worker)
+        });
+        let noticed = match kind {
             Kind::Signal => {
                 let begin = Instant::now();
                 pidfd_send_signal(&*worker, Signal::KILL).context("killing the worker")?;
-                ("signal".into(), begin)
+                begin
             }
-            Kind::Operation(fault) => (format!("{fault:?}").to_lowercase(), self.carry_out(fault, worker).await?),
+            Kind::Operation(fault) => self.carry_out(fault).await?,
         };
         loop {
             match answer(self.gpu.fill(&self.probe, 1.0)).await {
@@ -94,12 +112,14 @@ impl<'a> Injector<'a> {
                 Err(trouble) => self.tally.judge(trouble)?,
             }
         }
-        Ok(Strike { kind: name, away: ended.elapsed() })
+        let finished = Instant::now();
+        // A worker may die some time after the device has given it up.
+        let ended = death.await?.context("waiting for the worker's death")?.min(noticed);
+        Ok(Strike { kind: kind.name(), away: finished - ended })
     }
 
-    /// Has the worker strike itself; when it died, or when the device noticed if that was earlier.
-    async fn carry_out(&self, fault: Fault, worker: Arc<OwnedFd>) -> anyhow::Result<Instant> {
-        let death = tokio::task::spawn_blocking(move || wait_for_death(&worker));
+    /// Has the worker strike itself; when the device noticed.
+    async fn carry_out(&self, fault: Fault) -> anyhow::Result<Instant> {
         let mut call = self.gpu.fault(fault);
         if matches!(fault, Fault::Hang | Fault::EndlessKernel) {
             call = call.deadline(DEADLINE);
@@ -110,9 +130,7 @@ impl<'a> Injector<'a> {
             Ok(Err(error)) => return Err(error.into()),
             Err(_) => drop(add(&self.tally.lost_replies)),
         }
-        let noticed = Instant::now();
-        let died = death.await?.context("waiting for the worker's death")?;
-        Ok(died.min(noticed))
+        Ok(Instant::now())
     }
 
     /// The worker there is, or the next one there will be.

@@ -47,6 +47,10 @@ pub struct Options {
     /// Mean time between the end of a fail-over and the next fault; each is random, from nothing to
     /// twice this.
     pub pause: Duration,
+    /// Whether each fault waits until a spare stands by.
+    pub await_spare: bool,
+    /// The kinds of faults, by name; `None`: all.
+    pub kinds: Option<Vec<String>>,
     /// Whether to tell about every fault on the standard error.
     pub progress: bool,
 }
@@ -61,6 +65,8 @@ impl Options {
             clients: 8,
             seed: 1,
             pause: Duration::from_millis(25),
+            await_spare: false,
+            kinds: None,
             progress: false,
         }
     }

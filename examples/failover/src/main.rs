@@ -59,6 +59,10 @@ fn main() -> anyhow::Result<ExitCode> {
         optional --seed seed: u64
         /// Mean milliseconds between a fail-over and the next fault; 25 by default
         optional --pause-ms milliseconds: u64
+        /// Wait before each fault until a spare stands by
+        optional --await-spare
+        /// Kinds of faults, separated by commas, as `trap,signal`; all that the executor knows by default
+        optional --kinds names: String
         /// Print one line of JSON and nothing else
         optional --json
     };
@@ -73,6 +77,8 @@ fn main() -> anyhow::Result<ExitCode> {
     options.clients = flags.clients.unwrap_or(options.clients);
     options.seed = flags.seed.unwrap_or(options.seed);
     options.pause = flags.pause_ms.map_or(options.pause, Duration::from_millis);
+    options.await_spare = flags.await_spare;
+    options.kinds = flags.kinds.map(|names| names.split(',').map(str::to_lowercase).collect());
     options.progress = !flags.json;
 
     let report = tokio::runtime::Runtime::new()?.block_on(run(&options))?;

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
@@ -73,13 +74,13 @@ impl DeviceActor {
                 self.launching = false;
                 match result.and_then(|link| self.welcome(*link)) {
                     Ok(link) if self.vacant => self.activate(ctx, link),
-                    Ok(link) => self.spare = Some(link),
+                    Ok(link) => self.set_spare(Some(link)),
                     Err(error) => self.not_launched(ctx, error),
                 }
             }
             Event::Lost { link, error } => {
                 if self.spare.as_ref().is_some_and(|spare| spare.id == link) {
-                    self.spare = None;
+                    self.set_spare(None);
                     if self.restart_allowed(&error) {
                         self.launch(ctx);
                     }
@@ -137,6 +138,11 @@ impl DeviceActor {
         Ok(link)
     }
 
+    fn set_spare(&mut self, spare: Option<Arc<Link>>) {
+        self.front().spare_ready.store(spare.is_some(), Ordering::Release);
+        self.spare = spare;
+    }
+
     fn activate(&mut self, ctx: &mut Context<Self>, link: Arc<Link>) {
         self.vacant = false;
         self.generation += 1;
@@ -176,7 +182,9 @@ impl DeviceActor {
             );
             self.front().end(DevicePhase::Failed, Some(GpuError::WorkerLost { exit: reason, last_words: None }));
         } else if self.restart_allowed(&error) {
-            match self.spare.take() {
+            let spare = self.spare.take();
+            self.set_spare(None);
+            match spare {
                 Some(spare) => self.activate(ctx, spare),
                 None => self.launch(ctx),
             }

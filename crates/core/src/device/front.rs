@@ -4,7 +4,7 @@
 //! happen under it; wakers are called outside it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -74,6 +74,7 @@ pub(crate) struct Front {
     pub(super) queues: Mutex<Queues>,
     next_ticket: AtomicU64,
     pub next_client: AtomicU32,
+    pub spare_ready: AtomicBool,
     pub completed: AtomicU64,
     pub losses: AtomicU64,
 }
@@ -99,6 +100,7 @@ impl Front {
             }),
             next_ticket: AtomicU64::new(1),
             next_client: AtomicU32::new(1),
+            spare_ready: AtomicBool::new(false),
             completed: AtomicU64::new(0),
             losses: AtomicU64::new(0),
             config,

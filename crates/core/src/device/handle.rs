@@ -422,6 +422,7 @@ impl Device {
             total_bytes: memory.1,
             used_bytes: usage.device_used,
             reserved_bytes: usage.device_reserved,
+            spare_ready: front.spare_ready.load(Ordering::Acquire),
             active_streams: figures.active_streams as u32,
             queue_depth: figures.pending,
             in_flight: figures.in_flight,

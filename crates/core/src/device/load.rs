@@ -34,6 +34,8 @@ pub struct DeviceLoad {
     pub completed: u64,
     /// Workers lost since the device was opened.
     pub losses: u64,
+    /// Whether a spare stands by.
+    pub spare_ready: bool,
     /// Compute capability; `None` on the host.
     pub compute_capability: Option<(u32, u32)>,
     /// The incarnation of the compute side.
