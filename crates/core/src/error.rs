@@ -244,6 +244,18 @@ pub enum GpuError {
         operation: String,
     },
 
+    /// An operation of a graph could not be captured, or failed when it was run.
+    #[error("graph: operation {node}, `{operation}`: {error}")]
+    Graph {
+        /// The operation's place in the graph, from 0.
+        node: usize,
+        /// The operation.
+        operation: String,
+        /// What it met.
+        #[source]
+        error: Box<GpuError>,
+    },
+
     /// Source code did not compile.
     #[error("{source_name}: compilation failed{}:\n{log}", line.map(|l| format!(" at line {l}")).unwrap_or_default())]
     Compile {
@@ -350,7 +362,11 @@ impl GpuError {
 
     /// Whether the context that returned it cannot be used any more.
     pub fn is_sticky(&self) -> bool {
-        matches!(self, GpuError::Sticky { .. } | GpuError::WorkerLost { .. } | GpuError::Protocol { .. })
+        match self {
+            GpuError::Sticky { .. } | GpuError::WorkerLost { .. } | GpuError::Protocol { .. } => true,
+            GpuError::Graph { error, .. } => error.is_sticky(),
+            _ => false,
+        }
     }
 }
 

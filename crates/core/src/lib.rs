@@ -54,6 +54,7 @@ mod device;
 mod dtype;
 mod error;
 pub mod executor;
+pub mod graph;
 mod memory;
 mod operation;
 pub mod registry;
@@ -65,6 +66,7 @@ pub use dtype::{Complex, CudaDtype, DType, F8E4M3, F8E5M2, bf16, f16};
 pub use error::{GpuError, IoError, Result, StaleReason};
 pub use executor::ExecutorKind;
 pub use executor::cuda::cuda_available;
+pub use graph::{Graph, Recording};
 pub use memory::{Blob, GpuRef, HostBuf, View};
 pub use operation::{
     Access, Argument, Arguments, BufferShape, EnabledLibraries, Lane, LibraryId, MAX_REPLY_BYTES, Operation,

@@ -2,7 +2,7 @@
 //!
 //! Linking the crate is enough:
 //!
-//! ```ignore
+//! ```text
 //! inventory::submit! {
 //!     LibraryEntry {
 //!         id: ID,
@@ -20,6 +20,7 @@ use atomr_core::actor::Context;
 use crate::device::{ContextActor, Copy, Device, Fill, KernelChildren};
 use crate::error::Result;
 use crate::executor::{CudaLibrary, CudaSetup, HostLibrary, HostSetup};
+use crate::graph::GraphLaunch;
 use crate::operation::{LibraryId, Operation};
 
 pub use inventory;
@@ -72,4 +73,4 @@ pub(crate) fn operation_name(library: LibraryId, code: u16) -> String {
     }
 }
 
-const CORE: &[(u16, &str)] = &[Copy::ID, Fill::ID];
+const CORE: &[(u16, &str)] = &[Copy::ID, Fill::ID, GraphLaunch::ID];

@@ -16,7 +16,7 @@ use crate::error::{GpuError, Result, StaleReason};
 use crate::executor::ExecutorKind;
 use crate::executor::backend::WorkerInfo;
 use crate::memory::{Memory, Space, View};
-use crate::operation::{Access, BufferShape, MAX_REPLY_BYTES, Operation};
+use crate::operation::{Access, Argument, BufferShape, MAX_REPLY_BYTES, Operation};
 use crate::worker::{Link, MAX_RECORD_WORDS, Page};
 
 use super::attached::{Attached, NotSent, Wakers};
@@ -177,7 +177,7 @@ impl Front {
     }
 
     /// Everything that can be known of the arguments without the queues.
-    fn check<O: Operation>(
+    pub fn check<O: Operation>(
         &self,
         operation: &O,
         buffers: SmallVec<[View; 4]>,
@@ -204,17 +204,7 @@ impl Front {
             shapes.push(BufferShape { name: argument.name, dtype: view.dtype(), len: view.len() });
         }
         operation.check(&shapes)?;
-        for (i, output) in arguments.iter().enumerate().filter(|(_, argument)| argument.access.writes()) {
-            for (j, other) in arguments.iter().enumerate() {
-                if i != j && buffers[i].overlaps(&buffers[j]) {
-                    return Err(GpuError::Aliased {
-                        operation: O::NAME.into(),
-                        output: output.name.into(),
-                        other: other.name.into(),
-                    });
-                }
-            }
-        }
+        check_aliases(O::NAME, &arguments, &buffers)?;
         for (argument, view) in arguments.iter().zip(&buffers) {
             if let Err(error) = self.check_fresh(O::NAME, argument.name, argument.access, view)
                 && !self.will_be_overwritten(view)
@@ -396,6 +386,26 @@ impl Queues {
             self.earliest_deadline = Some(self.earliest_deadline.map_or(at, |earliest| earliest.min(at)));
         }
     }
+}
+
+/// Refuses an output that shares memory with another argument.
+fn check_aliases(operation: &str, arguments: &[Argument], buffers: &[View]) -> Result<()> {
+    let mut order: SmallVec<[usize; 8]> = (0..buffers.len()).collect();
+    order.sort_unstable_by_key(|index| (buffers[*index].buffer.id, *index));
+    for (at, one) in order.iter().enumerate() {
+        let same = |other: &&usize| buffers[**other].buffer.id == buffers[*one].buffer.id;
+        for other in order[at + 1..].iter().take_while(same) {
+            let (output, other) = if arguments[*one].access.writes() { (one, other) } else { (other, one) };
+            if arguments[*output].access.writes() && buffers[*output].overlaps(&buffers[*other]) {
+                return Err(GpuError::Aliased {
+                    operation: operation.into(),
+                    output: arguments[*output].name.into(),
+                    other: arguments[*other].name.into(),
+                });
+            }
+        }
+    }
+    Ok(())
 }
 
 pub(super) fn wake_all(wakers: Wakers) {

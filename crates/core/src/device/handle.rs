@@ -135,6 +135,11 @@ impl Device {
         Device { client, ..self.clone() }
     }
 
+    /// Whether the other handle is one of the same device.
+    pub fn is_same(&self, other: &Device) -> bool {
+        Arc::ptr_eq(&self.state, &other.state)
+    }
+
     /// Waits until the device is ready, or has failed.
     pub async fn ready(&self) -> Result<()> {
         let mut phase = self.front().phase.subscribe();

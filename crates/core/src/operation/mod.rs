@@ -71,7 +71,7 @@ pub enum Lane {
 }
 
 /// How an operation uses a buffer.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[repr(u8)]
 pub enum Access {
     /// Its contents are read.

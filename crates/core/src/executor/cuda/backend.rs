@@ -2,28 +2,35 @@
 
 use std::collections::HashMap;
 use std::ffi::CStr;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 
 use cudarc::driver::sys::{
     self, CUdevice_attribute, CUdeviceptr, CUevent, CUevent_flags, CUevent_wait_flags, CUresult, CUstream,
     CUstream_flags, CUstreamWriteValue_flags,
 };
+use lru::LruCache;
 use smallvec::SmallVec;
 
 use crate::error::{GpuError, Result};
 use crate::executor::backend::{
-    Backend, Frame, MAX_STREAMS, SCRATCH_SEGMENT, Segments, SharedPage, StartConfig, WorkerInfo,
+    Backend, BufferDesc, Frame, MAX_STREAMS, SCRATCH_SEGMENT, Segments, SharedPage, StartConfig, WorkerInfo,
 };
 use crate::executor::{SideTask, Step};
+use crate::graph::{GraphLaunch, record};
 use crate::operation::{EnabledLibraries, LibraryId};
 use crate::registry;
 
 use super::call::CudaBuffer;
 use super::core_ops;
 use super::driver::{check_driver, device_count};
+use super::graph::{Capture, CapturedGraph};
 use super::scratch::{Scratch, memory_info};
 use super::segments::{ContextPtr, CudaSegments, Place, register};
 use super::{CudaCall, CudaLibrary, CudaSetup};
+
+/// Captured graphs that are kept.
+const GRAPHS: NonZeroUsize = NonZeroUsize::new(256).unwrap();
 
 struct Stream {
     raw: CUstream,
@@ -43,6 +50,8 @@ pub(crate) struct CudaBackend {
     libraries: HashMap<LibraryId, Result<Box<dyn CudaLibrary>>>,
     scratch: Scratch,
     recent: Option<(u32, Place)>,
+    /// Captured graphs, by graph and stream.
+    graphs: LruCache<(u64, u8), CapturedGraph>,
 }
 
 impl CudaBackend {
@@ -90,6 +99,7 @@ impl CudaBackend {
             libraries,
             scratch,
             recent: None,
+            graphs: LruCache::new(GRAPHS),
         })
     }
 
@@ -118,11 +128,12 @@ impl CudaBackend {
         Ok(ptr)
     }
 
-    fn run(&mut self, frame: &Frame, reply: &mut Vec<u8>) -> Result<Step> {
-        let mut buffers: SmallVec<[CudaBuffer; 4]> = SmallVec::new();
-        for desc in &frame.buffers {
+    /// Where buffers lie in this process.
+    fn resolve(&mut self, descs: &[BufferDesc], stream: u8) -> Result<SmallVec<[CudaBuffer; 4]>> {
+        let mut buffers = SmallVec::new();
+        for desc in descs {
             if desc.segment == SCRATCH_SEGMENT {
-                let ptr = self.zeroed(desc.bytes, frame.stream.unwrap_or(0))?;
+                let ptr = self.zeroed(desc.bytes, stream)?;
                 let (bytes, dtype, access) = (desc.bytes, desc.dtype, desc.access);
                 buffers.push(CudaBuffer { ptr, host: std::ptr::null(), bytes, dtype, access });
                 continue;
@@ -144,34 +155,105 @@ impl CudaBackend {
                 access: desc.access,
             });
         }
-        let stream_index = usize::from(frame.stream.unwrap_or(0));
+        Ok(buffers)
+    }
+
+    fn run(&mut self, frame: &Frame, reply: &mut Vec<u8>) -> Result<Step> {
+        let stream_index = frame.stream.unwrap_or(0);
+        let stream = self.stream(stream_index)?.raw;
+        if frame.library == LibraryId::CORE && frame.code == GraphLaunch::CODE {
+            return self.launch_graph(frame, stream, stream_index);
+        }
+        let buffers = self.resolve(&frame.buffers, stream_index)?;
         let mut call = CudaCall {
             library: frame.library,
             code: frame.code,
             params: &frame.params,
             buffers: &buffers,
-            stream: self.stream(stream_index as u8)?.raw,
-            stream_index,
+            stream,
+            stream_index: usize::from(stream_index),
             reply_ptr: frame.reply_at.map(|at| self.page_base + u64::from(at)),
             reply: Vec::new(),
             scratch: &mut self.scratch,
         };
-        let step = if frame.library == LibraryId::CORE {
-            core_ops::enqueue(&mut call)
-        } else {
-            match self.libraries.get_mut(&frame.library) {
-                Some(Ok(library)) => library.enqueue(&mut call),
-                Some(Err(error)) => Err(error.clone()),
-                None => Err(GpuError::LibraryUnavailable {
-                    operation: registry::operation_name(frame.library, frame.code),
-                    library: frame.library.to_string(),
-                    reason: "it is not linked into the worker, or not enabled".into(),
-                }),
-            }
-        };
+        let step = dispatch(&mut self.libraries, &mut call);
         *reply = call.reply;
         self.scratch.release()?;
         step
+    }
+
+    /// Launches a graph, captured first where it is new or has changed.
+    fn launch_graph(&mut self, frame: &Frame, stream: CUstream, stream_index: u8) -> Result<Step> {
+        let operation: GraphLaunch = postcard::from_bytes(&frame.params).map_err(|e| GpuError::Protocol {
+            side: "front".into(),
+            reason: format!("a launch does not decode: {e}"),
+        })?;
+        let [encoded, descs @ ..] = frame.buffers.as_slice() else {
+            return Err(GpuError::Protocol { side: "front".into(), reason: "a graph without operations".into() });
+        };
+        let key = (operation.id, stream_index);
+        let places = self.resolve(descs, stream_index)?;
+        let places: Vec<CUdeviceptr> = places.iter().map(|buffer| buffer.ptr).collect();
+        if let Some(known) = self.graphs.get(&key)
+            && known.is(operation.version, &places)
+        {
+            return known.launch(stream).map(|()| Step::Done);
+        }
+        let blob = self.resolve(std::slice::from_ref(encoded), stream_index)?;
+        let bytes = blob[0].host_bytes().ok_or_else(|| GpuError::Protocol {
+            side: "front".into(),
+            reason: "a graph that is not in host memory".into(),
+        })?;
+        let nodes = record::decode(bytes)?;
+        let capture = Capture::begin(stream)?;
+        for (at, node) in nodes.iter().enumerate() {
+            let step = node.resolve(descs).and_then(|descs| self.resolve(&descs, stream_index)).and_then(|buffers| {
+                let mut call = CudaCall {
+                    library: node.library,
+                    code: node.code,
+                    params: &node.params,
+                    buffers: &buffers,
+                    stream,
+                    stream_index: usize::from(stream_index),
+                    reply_ptr: None,
+                    reply: Vec::new(),
+                    scratch: &mut self.scratch,
+                };
+                let step = dispatch(&mut self.libraries, &mut call)?;
+                self.scratch.release()?;
+                Ok(step)
+            });
+            match step {
+                Ok(Step::Done) => {}
+                // The capture is given up; with the task done, the launch begins anew.
+                Ok(later) => return Ok(later),
+                Err(error) => {
+                    self.scratch.forget();
+                    let operation = registry::operation_name(node.library, node.code);
+                    return Err(GpuError::Graph { node: at, operation, error: Box::new(error) });
+                }
+            }
+        }
+        let captured = capture.finish(operation.version, places, self.graphs.pop(&key))?;
+        captured.launch(stream)?;
+        self.graphs.put(key, captured);
+        Ok(Step::Done)
+    }
+}
+
+/// Hands a call to its library's half.
+fn dispatch(libraries: &mut HashMap<LibraryId, Result<Box<dyn CudaLibrary>>>, call: &mut CudaCall<'_>) -> Result<Step> {
+    if call.library == LibraryId::CORE {
+        return core_ops::enqueue(call);
+    }
+    match libraries.get_mut(&call.library) {
+        Some(Ok(library)) => library.enqueue(call),
+        Some(Err(error)) => Err(error.clone()),
+        None => Err(GpuError::LibraryUnavailable {
+            operation: registry::operation_name(call.library, call.code),
+            library: call.library.to_string(),
+            reason: "it is not linked into the worker, or not enabled".into(),
+        }),
     }
 }
 

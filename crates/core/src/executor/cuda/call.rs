@@ -52,6 +52,18 @@ pub(crate) struct CudaBuffer {
     pub access: Access,
 }
 
+impl CudaBuffer {
+    /// The bytes themselves, where they are in host memory that nothing writes.
+    pub fn host_bytes(&self) -> Option<&[u8]> {
+        if self.host.is_null() || self.access.writes() {
+            return None;
+        }
+        // SAFETY: the range lies in a live mapping, as the backend has checked; the front keeps it
+        // mapped and unwritten while the operation is in flight.
+        Some(unsafe { std::slice::from_raw_parts(self.host, self.bytes as usize) })
+    }
+}
+
 /// One operation to enqueue.
 pub struct CudaCall<'a> {
     pub(crate) library: LibraryId,
@@ -105,13 +117,8 @@ impl CudaCall<'_> {
     /// # Errors
     /// For device memory, and for a buffer that the operation may write.
     pub fn host_bytes(&self, index: usize) -> Result<&[u8]> {
-        let buffer = self.buffer(index)?;
-        if buffer.host.is_null() || buffer.access.writes() {
-            return Err(self.violation(format!("buffer {index} is not read-only host memory")));
-        }
-        // SAFETY: the range lies in a live mapping, as the backend has checked; the front keeps it
-        // mapped and unwritten while the operation is in flight.
-        Ok(unsafe { std::slice::from_raw_parts(buffer.host, buffer.bytes as usize) })
+        let violation = || self.violation(format!("buffer {index} is not read-only host memory"));
+        self.buffer(index)?.host_bytes().ok_or_else(violation)
     }
 
     /// How buffer `index` is used.

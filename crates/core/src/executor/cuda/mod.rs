@@ -6,6 +6,7 @@ mod core_ops;
 mod driver;
 #[cfg(feature = "fault")]
 mod fault;
+mod graph;
 mod per_stream;
 mod scratch;
 mod segments;

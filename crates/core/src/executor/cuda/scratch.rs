@@ -46,6 +46,11 @@ impl Scratch {
         Ok(ptr)
     }
 
+    /// Forgets what was taken in a capture that was given up: nothing was allocated.
+    pub(crate) fn forget(&mut self) {
+        self.taken.clear();
+    }
+
     /// Gives back what the call took.
     pub(crate) fn release(&mut self) -> Result<()> {
         for (stream, ptr) in self.taken.drain(..) {

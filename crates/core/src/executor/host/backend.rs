@@ -10,8 +10,9 @@ use parking_lot::{Condvar, Mutex};
 use smallvec::SmallVec;
 
 use crate::error::{GpuError, Result};
-use crate::executor::backend::{Backend, Frame, Segments, SharedPage, StartConfig, WorkerInfo};
+use crate::executor::backend::{Backend, BufferDesc, Frame, Segments, SharedPage, StartConfig, WorkerInfo};
 use crate::executor::{HostLibrary, Step};
+use crate::graph::{GraphLaunch, record};
 use crate::memory::{Mapping, Space, sealed_memfd};
 use crate::operation::{EnabledLibraries, LibraryId};
 use crate::registry;
@@ -29,6 +30,8 @@ pub(crate) struct HostBackend {
     libraries: HashMap<LibraryId, Result<Box<dyn HostLibrary>>>,
     /// The segment that was used last, which the next operation most likely uses too.
     recent: Option<(u32, Arc<Mapping>)>,
+    /// The graph that waits for a side task, by ticket, and the operation that it goes on with.
+    paused: Option<(u64, usize)>,
 }
 
 impl HostBackend {
@@ -48,7 +51,7 @@ impl HostBackend {
             };
             libraries.insert(entry.id, library);
         }
-        Ok(HostBackend { page, segments: Arc::default(), libraries, recent: None })
+        Ok(HostBackend { page, segments: Arc::default(), libraries, recent: None, paused: None })
     }
 
     fn counter(&self, stream: u8) -> &AtomicU64 {
@@ -63,6 +66,90 @@ impl HostBackend {
             self.recent = Some((segment, self.segments.wait_for(segment)?));
         }
         Ok(&self.recent.as_ref().expect("just set").1)
+    }
+
+    /// Carries out one operation.
+    fn run(
+        &mut self,
+        library: LibraryId,
+        code: u16,
+        params: &[u8],
+        descs: &[BufferDesc],
+        reply: &mut Vec<u8>,
+    ) -> Result<Step> {
+        // The mappings stay alive beside the buffers that point into them.
+        let mut mapped: SmallVec<[Arc<Mapping>; 4]> = SmallVec::new();
+        let mut buffers: SmallVec<[HostBuffer; 4]> = SmallVec::new();
+        for desc in descs {
+            let mapping = self.mapping(desc.segment)?.clone();
+            let end = desc.offset.checked_add(desc.bytes).filter(|end| *end <= mapping.len() as u64);
+            if end.is_none() {
+                let reason = format!("bytes {}+{} of segment {}", desc.offset, desc.bytes, desc.segment);
+                return Err(GpuError::Protocol { side: "front".into(), reason });
+            }
+            // SAFETY: the offset lies inside the mapping, as just checked.
+            let ptr = unsafe { mapping.as_ptr().add(desc.offset as usize) };
+            buffers.push(HostBuffer { ptr, bytes: desc.bytes as usize, dtype: desc.dtype, access: desc.access });
+            mapped.push(mapping);
+        }
+        // SAFETY: the ranges lie inside live mappings; the enqueue thread is the only one of this
+        // process that touches device segments, and the front does not touch a buffer in flight.
+        let mut call = unsafe { HostCall::new(library, code, params, &buffers)? };
+        let step = if library == LibraryId::CORE {
+            core_ops::run(&mut call)?
+        } else {
+            match self.libraries.get_mut(&library) {
+                Some(Ok(half)) => half.run(&mut call)?,
+                Some(Err(error)) => return Err(error.clone()),
+                None => {
+                    return Err(GpuError::LibraryUnavailable {
+                        operation: registry::operation_name(library, code),
+                        library: library.to_string(),
+                        reason: "it is not linked into the worker, or not enabled".into(),
+                    });
+                }
+            }
+        };
+        *reply = call.into_reply();
+        Ok(step)
+    }
+
+    /// Carries out a graph's operations one after the other.
+    fn run_graph(&mut self, frame: &Frame) -> Result<Step> {
+        let [encoded, buffers @ ..] = frame.buffers.as_slice() else {
+            return Err(GpuError::Protocol { side: "front".into(), reason: "a graph without operations".into() });
+        };
+        let mapping = self.mapping(encoded.segment)?.clone();
+        let end = encoded.offset.checked_add(encoded.bytes).filter(|end| *end <= mapping.len() as u64);
+        end.ok_or_else(|| GpuError::Protocol { side: "front".into(), reason: "a graph outside its segment".into() })?;
+        // SAFETY: the range lies inside the live mapping, as just checked; the front keeps the bytes of
+        // a graph unwritten while it is in flight.
+        let bytes = unsafe {
+            std::slice::from_raw_parts(mapping.as_ptr().add(encoded.offset as usize), encoded.bytes as usize)
+        };
+        let nodes = record::decode(bytes)?;
+        // Where an operation had something slow to do first, the graph goes on from there.
+        let begin = match self.paused.take() {
+            Some((ticket, node)) if ticket == frame.ticket => node,
+            _ => 0,
+        };
+        for (at, node) in nodes.iter().enumerate().skip(begin) {
+            let step = node
+                .resolve(buffers)
+                .and_then(|descs| self.run(node.library, node.code, &node.params, &descs, &mut Vec::new()));
+            match step {
+                Ok(Step::Done) => {}
+                Ok(later) => {
+                    self.paused = Some((frame.ticket, at));
+                    return Ok(later);
+                }
+                Err(error) => {
+                    let operation = registry::operation_name(node.library, node.code);
+                    return Err(GpuError::Graph { node: at, operation, error: Box::new(error) });
+                }
+            }
+        }
+        Ok(Step::Done)
     }
 }
 
@@ -84,41 +171,10 @@ impl Backend for HostBackend {
     }
 
     fn enqueue(&mut self, frame: &Frame, reply: &mut Vec<u8>) -> Result<Step> {
-        // The mappings stay alive beside the buffers that point into them.
-        let mut mapped: SmallVec<[Arc<Mapping>; 4]> = SmallVec::new();
-        let mut buffers: SmallVec<[HostBuffer; 4]> = SmallVec::new();
-        for desc in &frame.buffers {
-            let mapping = self.mapping(desc.segment)?.clone();
-            let end = desc.offset.checked_add(desc.bytes).filter(|end| *end <= mapping.len() as u64);
-            if end.is_none() {
-                let reason = format!("bytes {}+{} of segment {}", desc.offset, desc.bytes, desc.segment);
-                return Err(GpuError::Protocol { side: "front".into(), reason });
-            }
-            // SAFETY: the offset lies inside the mapping, as just checked.
-            let ptr = unsafe { mapping.as_ptr().add(desc.offset as usize) };
-            buffers.push(HostBuffer { ptr, bytes: desc.bytes as usize, dtype: desc.dtype, access: desc.access });
-            mapped.push(mapping);
+        if frame.library == LibraryId::CORE && frame.code == GraphLaunch::CODE {
+            return self.run_graph(frame);
         }
-        // SAFETY: the ranges lie inside live mappings; the enqueue thread is the only one of this
-        // process that touches device segments, and the front does not touch a buffer in flight.
-        let mut call = unsafe { HostCall::new(frame.library, frame.code, &frame.params, &buffers)? };
-        let step = if frame.library == LibraryId::CORE {
-            core_ops::run(&mut call)?
-        } else {
-            match self.libraries.get_mut(&frame.library) {
-                Some(Ok(library)) => library.run(&mut call)?,
-                Some(Err(error)) => return Err(error.clone()),
-                None => {
-                    return Err(GpuError::LibraryUnavailable {
-                        operation: registry::operation_name(frame.library, frame.code),
-                        library: frame.library.to_string(),
-                        reason: "it is not linked into the worker, or not enabled".into(),
-                    });
-                }
-            }
-        };
-        *reply = call.into_reply();
-        Ok(step)
+        self.run(frame.library, frame.code, &frame.params, &frame.buffers, reply)
     }
 
     fn order(&mut self, _stream: u8, _after: u8) -> Result<()> {
