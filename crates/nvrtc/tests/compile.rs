@@ -187,3 +187,18 @@ fn several_threads_compile_at_once() {
     });
     assert_eq!(files(folder.path()).len(), 4);
 }
+
+#[test]
+fn a_report_has_a_line_for_each_kernel_and_architecture() {
+    if !nvrtc() {
+        return;
+    }
+    let source = Source::new("scale.cu", SCALE).name_expression("scale<float, 4>");
+    let report = compiler::report(&source, &[sm("sm_80"), sm("sm_90a")]).expect("compiles");
+    println!("{report}");
+    let starts: Vec<_> = report.lines().map(|line| line.split(':').next().unwrap_or_default()).collect();
+    for expected in ["sm_80 set", "sm_80 _Z5scaleIfLi4EEvPT_", "sm_90a set", "sm_90a _Z5scaleIfLi4EEvPT_"] {
+        assert!(starts.contains(&expected), "{expected} in {report}");
+    }
+    assert_eq!(starts.len(), 4);
+}

@@ -1,5 +1,6 @@
 //! What a source compiled to.
 
+use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -71,6 +72,16 @@ pub struct Resources {
     pub spill_stores: u32,
     /// Bytes a thread that are loaded again.
     pub spill_loads: u32,
+}
+
+impl fmt::Display for Resources {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}: {} registers, {} bytes of stack, {} stored and {} loaded by spills, {} of shared memory",
+            self.kernel, self.registers, self.stack, self.spill_stores, self.spill_loads, self.static_shared
+        )
+    }
 }
 
 /// Takes `ptxas`' report on each kernel out of a log; gives the rest of the log and the reports.

@@ -82,6 +82,22 @@ pub fn version() -> Result<(i32, i32)> {
     nvrtc::version()
 }
 
+/// Compiles for each architecture, without caches, and says what each kernel takes: a line for each
+/// kernel and architecture. For tools that watch registers and spills; needs no GPU.
+///
+/// # Errors
+/// As [`compile`], for the first architecture that fails.
+pub fn report(source: &Source, architectures: &[Architecture]) -> Result<String> {
+    let compiler = Compiler::new(None, 0);
+    let mut lines = Vec::new();
+    for architecture in architectures {
+        let compiled = compiler.compile(source, *architecture)?;
+        lines.extend(compiled.resources().iter().map(|kernel| format!("{architecture} {kernel}")));
+        lines.extend(compiled.log().lines().map(|line| format!("{architecture} {line}")));
+    }
+    Ok(lines.join("\n"))
+}
+
 /// Compiles with caches of its own; [`compile`] uses the shared one.
 pub struct Compiler {
     memory: Mutex<LruCache<Key, Arc<Compiled>>>,
