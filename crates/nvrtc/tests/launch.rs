@@ -13,6 +13,91 @@ extern "C" __global__ void saxpy(float a, const float* x, float* y, int n) {
 }
 "#;
 
+const SCALE: &str = r#"
+namespace work {
+template <typename T, int N> __global__ void scale(const T* x, T* y) {
+    y[threadIdx.x] = x[threadIdx.x] * T(N);
+}
+}
+"#;
+
+const STRUCTS: &str = r#"
+struct Settings { double a; int b[3]; float c; };
+struct Large { float table[1024]; float last; };
+extern "C" __global__ void small(char first, Settings settings, double* out) {
+    out[0] = first; out[1] = settings.a; out[2] = settings.b[0]; out[3] = settings.b[2]; out[4] = settings.c;
+}
+extern "C" __global__ void large(const __grid_constant__ Large large, float* out) {
+    out[threadIdx.x] = threadIdx.x == 1024 ? large.last : large.table[threadIdx.x];
+}
+extern "C" __global__ void large_in_turns(const __grid_constant__ Large large, float* out) {
+    for (int i = threadIdx.x; i < 1025; i += blockDim.x) out[i] = i == 1024 ? large.last : large.table[i];
+}
+"#;
+
+const REVERSE: &str = r#"
+extern "C" __global__ void reverse(const int* x, int* y, int n) {
+    extern __shared__ int tile[];
+    for (int i = threadIdx.x; i < n; i += blockDim.x) tile[n - 1 - i] = x[i];
+    __syncthreads();
+    for (int i = threadIdx.x; i < n; i += blockDim.x) y[i] = tile[i];
+}
+extern "C" __global__ void with_static(int* y, int n) {
+    extern __shared__ int tile[];
+    __shared__ int fixed[500];
+    fixed[threadIdx.x] = 1;
+    tile[n - 1 - threadIdx.x] = 2;
+    __syncthreads();
+    y[threadIdx.x] = fixed[31 - threadIdx.x] + tile[n - 32 + threadIdx.x];
+}
+"#;
+
+const RANK: &str = r#"
+extern "C" __global__ void rank(unsigned* out) {
+    unsigned rank, blocks;
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    asm volatile("mov.u32 %0, %%cluster_nctarank;" : "=r"(blocks));
+    out[blockIdx.x] = 100 * blocks + rank;
+}
+"#;
+
+const MEET: &str = r#"
+extern "C" __global__ void meet(volatile unsigned* count, unsigned* met) {
+    if (threadIdx.x == 0) {
+        atomicAdd((unsigned*)count, 1);
+        while (*count < gridDim.x) {}
+        met[blockIdx.x] = 1;
+    }
+}
+"#;
+
+const ASTRAY: &str = r#"
+extern "C" __global__ void astray(float* x, unsigned long long offset) { *(float*)((char*)x + offset) = 1; }
+extern "C" __global__ void trap(float* x) { __trap(); }
+"#;
+
+const STEP: &str = "extern \"C\" __global__ void step(unsigned* x) { *x = *x * 3 + STEP; }";
+
+/// The sources of these tests are sound, also where nothing can be launched.
+#[test]
+fn every_source_compiles() {
+    if compiler::version().is_err() {
+        println!("every_source_compiles: skipped: no NVRTC");
+        return;
+    }
+    let compiler = compiler::Compiler::new(None, 0);
+    let scale = Source::new("scale.cu", SCALE).name_expression("work::scale<double, -3>");
+    let step = Source::new("step.cu", STEP).option("-DSTEP=1");
+    let others = [SAXPY, STRUCTS, REVERSE, RANK, MEET, ASTRAY].map(|code| Source::new("kernels.cu", code));
+    for source in others.into_iter().chain([scale, step]) {
+        let compiled = compiler.compile(&source, "sm_90a".parse().expect("an architecture")).expect("compiles");
+        assert!(!compiled.resources().is_empty());
+        for kernel in compiled.resources() {
+            println!("{kernel}");
+        }
+    }
+}
+
 /// The program, where this device has any.
 async fn compiled(device: &Device, source: &Source) -> Option<Program> {
     match device.compile(source).await {
@@ -62,14 +147,7 @@ fn saxpy_of_any_length() {
 #[test]
 fn templates_by_name_expression() {
     on_every_executor(async |device| {
-        let code = r#"
-            namespace work {
-            template <typename T, int N> __global__ void scale(const T* x, T* y) {
-                y[threadIdx.x] = x[threadIdx.x] * T(N);
-            }
-            }
-        "#;
-        let source = Source::new("scale.cu", code)
+        let source = Source::new("scale.cu", SCALE)
             .name_expression("work::scale<float, 4>")
             .name_expression("work::scale<double, -3>");
         let Some(program) = compiled(device, &source).await else { return };
@@ -107,20 +185,7 @@ struct Large {
 #[test]
 fn structs_small_and_large_as_arguments() {
     on_every_executor(async |device| {
-        let code = r#"
-            struct Settings { double a; int b[3]; float c; };
-            struct Large { float table[1024]; float last; };
-            extern "C" __global__ void small(char first, Settings settings, double* out) {
-                out[0] = first; out[1] = settings.a; out[2] = settings.b[0]; out[3] = settings.b[2]; out[4] = settings.c;
-            }
-            extern "C" __global__ void large(const __grid_constant__ Large large, float* out) {
-                out[threadIdx.x] = threadIdx.x == 1024 ? large.last : large.table[threadIdx.x];
-            }
-            extern "C" __global__ void large_in_turns(const __grid_constant__ Large large, float* out) {
-                for (int i = threadIdx.x; i < 1025; i += blockDim.x) out[i] = i == 1024 ? large.last : large.table[i];
-            }
-        "#;
-        let Some(program) = compiled(device, &Source::new("structs.cu", code)).await else { return };
+        let Some(program) = compiled(device, &Source::new("structs.cu", STRUCTS)).await else { return };
         let out = device.upload(&poison::<f64>(5)).await.unwrap();
         let settings = Settings { a: 0.1, b: [1, 2, -3], c: 0.5 };
         let call = device.launch(&program.kernel("small").unwrap()).scalar(-7i8).plain(settings).write(&out);
@@ -141,23 +206,7 @@ fn structs_small_and_large_as_arguments() {
 #[test]
 fn dynamic_shared_memory_up_to_all_there_is() {
     on_every_executor(async |device| {
-        let code = r#"
-            extern "C" __global__ void reverse(const int* x, int* y, int n) {
-                extern __shared__ int tile[];
-                for (int i = threadIdx.x; i < n; i += blockDim.x) tile[n - 1 - i] = x[i];
-                __syncthreads();
-                for (int i = threadIdx.x; i < n; i += blockDim.x) y[i] = tile[i];
-            }
-            extern "C" __global__ void with_static(int* y, int n) {
-                extern __shared__ int tile[];
-                __shared__ int fixed[500];
-                fixed[threadIdx.x] = 1;
-                tile[n - 1 - threadIdx.x] = 2;
-                __syncthreads();
-                y[threadIdx.x] = fixed[31 - threadIdx.x] + tile[n - 32 + threadIdx.x];
-            }
-        "#;
-        let Some(program) = compiled(device, &Source::new("reverse.cu", code)).await else { return };
+        let Some(program) = compiled(device, &Source::new("reverse.cu", REVERSE)).await else { return };
         let reverse = program.kernel("reverse").unwrap();
         let most = reverse.info().max_dynamic_shared;
         assert_eq!(most, program.limits().max_shared, "all of it, with nothing static");
@@ -184,14 +233,6 @@ fn dynamic_shared_memory_up_to_all_there_is() {
 #[test]
 fn clusters() {
     on_every_executor(async |device| {
-        let code = r#"
-            extern "C" __global__ void rank(unsigned* out) {
-                unsigned rank, blocks;
-                asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-                asm volatile("mov.u32 %0, %%cluster_nctarank;" : "=r"(blocks));
-                out[blockIdx.x] = 100 * blocks + rank;
-            }
-        "#;
         let probe = Source::new("probe.cu", "extern \"C\" __global__ void rank(unsigned* out) { out[0] = 1; }");
         let Some(probe) = compiled(device, &probe).await else { return };
         let out = device.upload(&[0u32; 16]).await.unwrap();
@@ -201,7 +242,7 @@ fn clusters() {
             println!("clusters: skipped: compute capability {:?}", probe.architecture().capability());
             return;
         }
-        let program = compiled(device, &Source::new("rank.cu", code)).await.expect("as the probe");
+        let program = compiled(device, &Source::new("rank.cu", RANK)).await.expect("as the probe");
         let rank = program.kernel("rank").unwrap();
         // More than 8 blocks are not portable, but the driver is asked for leave.
         for blocks in [1, 2, 4, 8, 16] {
@@ -215,16 +256,7 @@ fn clusters() {
 #[test]
 fn cooperative_launches_and_occupancy() {
     on_every_executor(async |device| {
-        let code = r#"
-            extern "C" __global__ void meet(volatile unsigned* count, unsigned* met) {
-                if (threadIdx.x == 0) {
-                    atomicAdd((unsigned*)count, 1);
-                    while (*count < gridDim.x) {}
-                    met[blockIdx.x] = 1;
-                }
-            }
-        "#;
-        let Some(program) = compiled(device, &Source::new("meet.cu", code)).await else { return };
+        let Some(program) = compiled(device, &Source::new("meet.cu", MEET)).await else { return };
         let (meet, limits) = (program.kernel("meet").unwrap(), *program.limits());
         let occupancy = device.occupancy(&meet, 256, 0).await.unwrap();
         assert!(occupancy.blocks >= 1 && occupancy.blocks * 256 == occupancy.threads.0);
@@ -324,11 +356,7 @@ fn programs_outlive_their_worker() {
 #[test]
 fn a_kernel_that_goes_astray_costs_its_worker_and_nothing_else() {
     on_every_executor(async |device| {
-        let code = r#"
-            extern "C" __global__ void astray(float* x, unsigned long long offset) { *(float*)((char*)x + offset) = 1; }
-            extern "C" __global__ void trap(float* x) { __trap(); }
-        "#;
-        let Some(program) = compiled(device, &Source::new("astray.cu", code)).await else { return };
+        let Some(program) = compiled(device, &Source::new("astray.cu", ASTRAY)).await else { return };
         let (astray, trap) = (program.kernel("astray").unwrap(), program.kernel("trap").unwrap());
         let kept = device.upload(&[5.0f32; 8]).await.unwrap();
         let hit = device.upload(&[0.0f32; 8]).await.unwrap();
@@ -355,10 +383,7 @@ fn a_kernel_that_goes_astray_costs_its_worker_and_nothing_else() {
 #[test]
 fn launches_keep_their_order_and_more_programs_than_are_kept_loaded() {
     on_every_executor(async |device| {
-        let source = |step: usize| {
-            let code = "extern \"C\" __global__ void step(unsigned* x) { *x = *x * 3 + STEP; }";
-            Source::new("step.cu", code).option(format!("-DSTEP={step}"))
-        };
+        let source = |step: usize| Source::new("step.cu", STEP).option(format!("-DSTEP={step}"));
         let mut programs = Vec::new();
         for step in 0..70 {
             let Some(program) = compiled(device, &source(step)).await else { return };
