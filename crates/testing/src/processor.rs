@@ -1,6 +1,29 @@
 //! What a process costs while nothing is asked of it.
 
 use std::fs;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::compare::wanted;
+
+/// Waits for `span` and prints, as JSON, what part of one core each of the named processes has used
+/// meanwhile; each is to stay below one percent.
+pub fn report_idle(benchmark: &str, span: Duration, processes: &[(&str, u32)]) {
+    if !wanted(benchmark) {
+        return;
+    }
+    // What was asked last has to come to rest.
+    std::thread::sleep(Duration::from_millis(200));
+    let used = || processes.iter().map(|(_, process)| processor_seconds(*process).unwrap_or(f64::NAN));
+    let before: Vec<f64> = used().collect();
+    std::thread::sleep(span);
+    let sides = processes.iter().zip(used().zip(before)).map(|((name, _), (after, before))| {
+        let percent = (after - before) / span.as_secs_f64() * 100.0;
+        json!({ "name": name, "core_percent": percent, "bar_percent": 1.0, "met": percent < 1.0 })
+    });
+    println!("{}", json!({ "benchmark": benchmark, "sides": sides.collect::<Vec<Value>>() }));
+}
 
 /// Seconds of processor time that the process has used since it was started, with all its threads;
 /// `None` where there is no such process. Counted by the kernel in ticks, mostly of 10 ms.

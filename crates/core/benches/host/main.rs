@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use atomr_cuda_core::{Device, DeviceConfig, GpuRef, Latency, SparePolicy};
 use atomr_cuda_testing::compare::{Side, compare, compare_rates, wanted};
 use atomr_cuda_testing::{fit, open, processor};
-use serde_json::json;
 use tokio::runtime::Runtime;
 
 use floor::{PingPong, Waker};
@@ -30,8 +29,11 @@ fn main() {
     bench.throughput();
     bench.buffers_alive();
     bench.million_submitted();
-    bench.idle();
-    bench.runtime.block_on(async { tokio::join!(bench.low.shutdown(), balanced.shutdown()) });
+    let Bench { runtime, low, .. } = bench;
+    runtime.block_on(low.shutdown());
+    let processes = [("application", std::process::id()), ("worker", balanced.worker_pid().expect("it is up"))];
+    processor::report_idle("host: one device, idle for 5 s", Duration::from_secs(5), &processes);
+    runtime.block_on(balanced.shutdown());
 }
 
 struct Bench {
@@ -158,26 +160,5 @@ impl Bench {
             self.fill.wait();
         }
         fit::report(NAME, 1_000_000.0, &points);
-    }
-
-    /// Processor time of this process and of its workers while nothing is asked of them.
-    fn idle(&self) {
-        const NAME: &str = "host: idle for 5 s";
-        if !wanted(NAME) {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(100));
-        let own = std::process::id();
-        let used = |process| processor::processor_seconds(process).unwrap_or(f64::NAN);
-        let workers = processor::children(own);
-        let before = (used(own), workers.iter().map(|worker| used(*worker)).sum::<f64>());
-        std::thread::sleep(Duration::from_secs(5));
-        let after = (used(own), workers.iter().map(|worker| used(*worker)).sum::<f64>());
-        let side = |name, seconds: f64| {
-            let percent = seconds / 5.0 * 100.0;
-            json!({ "name": name, "core_percent": percent, "bar_percent": 1.0, "met": percent < 1.0 })
-        };
-        let sides = [side("application", after.0 - before.0), side("workers", after.1 - before.1)];
-        println!("{}", json!({ "benchmark": NAME, "sides": sides }));
     }
 }
