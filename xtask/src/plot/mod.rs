@@ -28,7 +28,7 @@ struct Bar {
     side: String,
     /// Microseconds (the median), or units a second.
     value: f64,
-    /// The 99th percentile of a time.
+    /// The 99th percentile of a time, where single operations were timed, and enough of them.
     p99: Option<f64>,
 }
 
@@ -79,7 +79,8 @@ fn groups(results: &str) -> anyhow::Result<Vec<Group>> {
 
 fn bar(side: &Value, is_rate: bool) -> Option<Bar> {
     let value = side[if is_rate { "rate" } else { "p50_us" }].as_f64().filter(|value| *value > 0.0)?;
-    let p99 = if is_rate { None } else { side["p99_us"].as_f64() };
+    let enough = side["samples"].as_u64().is_some_and(|samples| samples >= 1000);
+    let p99 = if is_rate || !enough { None } else { side["p99_us"].as_f64() };
     Some(Bar { side: side["name"].as_str()?.into(), value, p99 })
 }
 
@@ -88,7 +89,7 @@ mod tests {
     use super::*;
 
     const RESULTS: &str = r#"skipped: this is no result
-{"benchmark":"cuda: sgemm 16, blocking","rounds":2,"sides":[{"name":"ours","p50_us":13.0,"p99_us":20.5,"ratio":1.08},{"name":"raw <spin>","p50_us":12.0,"p99_us":19.0,"ratio":1.0}]}
+{"benchmark":"cuda: sgemm 16, blocking","rounds":2,"sides":[{"name":"ours","samples":1000,"p50_us":13.0,"p99_us":20.5,"ratio":1.08},{"name":"raw <spin>","samples":20,"p50_us":12.0,"p99_us":19.0,"ratio":1.0}]}
 {"benchmark":"cuda: gemm 8192, tf32","rounds":2,"unit":"TFLOP/s","sides":[{"name":"ours","p50_us":1.0,"p99_us":1.0,"rate":370.5},{"name":"raw","p50_us":1.0,"p99_us":1.0,"rate":371.0}]}
 {"benchmark":"host: submission, by number submitted","slope_ns":0.1}
 {"benchmark":"cuda: one device, idle for 5 s","sides":[{"name":"worker","core_percent":0.1}]}
@@ -108,7 +109,7 @@ mod tests {
 
         let picture = svg::draw("Times", &groups);
         assert!(picture.starts_with("<svg ") && picture.ends_with("</svg>\n"), "{picture}");
-        for text in ["raw &lt;spin&gt;", "14.5 us, p99 22.0", "373 TFLOP/s", "cuda: gemm 8192, tf32"] {
+        for text in ["raw &lt;spin&gt;", "13.0 us, p99 20.5", "12.0 us<", "373 TFLOP/s", "cuda: gemm 8192, tf32"] {
             assert!(picture.contains(text), "{text} is not in {picture}");
         }
     }

@@ -13,7 +13,7 @@ const MARGIN: f64 = 16.0;
 
 /// Whose bar it is, by how the side's name begins, and its colour.
 const OWNERS: [(&str, &str); 3] = [("ours", "#2563eb"), ("PyTorch", "#ea580c"), ("", "#94a3b8")];
-const LEGEND: [&str; 3] = ["atomr-cuda", "PyTorch", "direct calls"];
+const LEGEND: [&str; 3] = ["atomr-cuda", "PyTorch", "reference"];
 
 /// The picture of `groups`.
 pub(super) fn draw(title: &str, groups: &[Group]) -> String {

@@ -39,7 +39,7 @@ fn allocation(bench: &Bench) {
     };
     let sides = vec![
         Side::batch("ours", COUNT, ours).at_most_us(0.3),
-        Side::timed("raw, cuMemAllocAsync and cuMemFreeAsync", raw),
+        Side::timed("raw, cuMemAllocAsync + free", raw),
     ];
     compare("cuda: allocation and drop of 1 MiB", 50, sides);
 }
