@@ -3,7 +3,7 @@
 set -euo pipefail
 
 usage() {
-    echo "usage: run test [FILTER...] | bench [FILTER] | example NAME [ARGUMENT...]" >&2
+    echo "usage: run test [FILTER...] | bench [FILTER] | gpu-bench [FILTER] | example NAME [ARGUMENT...]" >&2
     exit 2
 }
 
@@ -30,6 +30,13 @@ test)
 bench)
     for bench in benches/*; do
         echo "== ${bench#benches/}"
+        "$bench" --bench "$@"
+    done
+    ;;
+gpu-bench)
+    # Only results go to standard output: `run gpu-bench >results.jsonl`.
+    for bench in benches/*-gpu; do
+        echo "== ${bench#benches/}" >&2
         "$bench" --bench "$@"
     done
     ;;

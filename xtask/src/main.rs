@@ -7,6 +7,7 @@ mod gpu_bench;
 mod gpu_bundle;
 mod gpu_probe;
 mod gpu_test;
+mod plot;
 mod test;
 mod workspace;
 
@@ -19,7 +20,8 @@ fn main() -> anyhow::Result<()> {
         flags::XtaskCmd::Test(test) => test::run(&shell, &test.args),
         flags::XtaskCmd::GpuProbe(_) => gpu_probe::run(&shell),
         flags::XtaskCmd::GpuTest(test) => gpu_test::run(&shell, test.suite.as_deref()),
-        flags::XtaskCmd::GpuBench(bench) => gpu_bench::run(&shell, bench.filter.as_deref()),
+        flags::XtaskCmd::GpuBench(bench) => gpu_bench::run(&shell, &bench),
+        flags::XtaskCmd::Plot(plot) => plot::run(&shell, &plot),
         flags::XtaskCmd::GpuBundle(_) => gpu_bundle::run(&shell),
     }
 }

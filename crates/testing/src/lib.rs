@@ -4,6 +4,8 @@
 
 pub mod compare;
 mod element;
+pub mod fit;
+pub mod processor;
 
 use atomr_core::actor::ActorSystem;
 use atomr_cuda_core::{Device, DeviceConfig, EnabledLibraries};
