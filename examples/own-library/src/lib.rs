@@ -41,6 +41,7 @@
 //! [`LibraryMissing`](atomr_cuda_core::GpuError::LibraryMissing) when the device starts.
 
 mod actor;
+mod cuda;
 mod host;
 mod op;
 
@@ -56,6 +57,6 @@ inventory::submit! {
         operations: op::OPERATIONS,
         spawn: actor::spawn,
         host: Some(host::new),
-        cuda: None,
+        cuda: Some(cuda::new),
     }
 }
