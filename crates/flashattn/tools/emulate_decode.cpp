@@ -40,7 +40,7 @@ static void run(const Case& c) {
     p.partial_o = (float*)(((uintptr_t)po.data() + 15) / 16 * 16); p.partial_lse = pl.data();
     p.q_head_stride = p.o_head_stride = D; p.q_seq_stride = p.o_seq_stride = c.HQ * D; p.q_batch_stride = p.o_batch_stride = (i64)c.seq_q * c.HQ * D;
     p.k_head_stride = p.v_head_stride = D; p.k_token_stride = p.v_token_stride = c.HK * D; p.k_page_stride = p.v_page_stride = (i64)c.page * c.HK * D;
-    p.batch = B; p.seq_q = c.seq_q; p.heads_q = c.HQ; p.heads_kv = c.HK; p.max_pages = max_pages;
+    p.batch = B; p.seq_q = c.seq_q; p.heads_q = c.HQ; p.heads_kv = c.HK; p.max_pages = max_pages; p.num_pages = num_pages;
     while ((1 << p.page_shift) < c.page) ++p.page_shift;
     p.num_splits = c.splits; p.split_tokens = c.split_tokens; p.window_left = c.left; p.softmax_scale = 1 / std::sqrt((float)D); p.softcap = 2.0f;
     shared_limit = WARPS * WARP_BYTES;

@@ -29,7 +29,7 @@ class DecodeParams(ctypes.Structure):
     _fields_ = ([(n, P) for n in "q k_cache v_cache page_table cache_lens o lse partial_o partial_lse".split()]
                 + [(f"{t}_{n}_stride", I64) for t in "qo" for n in ("batch", "seq", "head")]
                 + [(f"{t}_{n}_stride", I64) for t in "kv" for n in ("page", "token", "head")]
-                + [(n, I32) for n in "batch seq_q heads_q heads_kv page_shift max_pages num_splits split_tokens window_left".split()]
+                + [(n, I32) for n in "batch seq_q heads_q heads_kv page_shift max_pages num_pages num_splits split_tokens window_left".split()]
                 + [("softmax_scale", F32), ("softcap", F32)])
 
 
@@ -290,6 +290,7 @@ class Decode:
                 setattr(p, f"{n}_{s}_stride", x.stride(i))
         p.batch, p.seq_q, p.heads_q, p.heads_kv = q.shape[0], q.shape[1], q.shape[2], kc.shape[2]
         p.page_shift, p.max_pages = kc.shape[1].bit_length() - 1, table.shape[1]
+        p.num_pages = kc.shape[0]
         p.num_splits, p.split_tokens, p.window_left = splits, split_tokens, left
         p.softmax_scale, p.softcap = q.shape[3] ** -0.5, cap
         return p

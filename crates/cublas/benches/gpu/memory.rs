@@ -37,10 +37,7 @@ fn allocation(bench: &Bench) {
         bench.raw.spin();
         seconds
     };
-    let sides = vec![
-        Side::batch("ours", COUNT, ours).at_most_us(0.3),
-        Side::timed("raw, cuMemAllocAsync + free", raw),
-    ];
+    let sides = vec![Side::batch("ours", COUNT, ours).at_most_us(0.3), Side::timed("raw, cuMemAllocAsync + free", raw)];
     compare("cuda: allocation and drop of 1 MiB", 50, sides);
 }
 

@@ -6,7 +6,8 @@
 //           page_size a power of two >= 16. lse f32 [batch, heads_q, seq_q].
 // Masks     query i of seq_q sees keys <= len - seq_q + i, and with a window the last `left` before
 //           that. A query that sees no key (len 0) gives 0 and lse = -inf. Neither page ids nor cache
-//           rows are read for tokens at or past cache_len.
+//           rows are read for tokens at or past cache_len; ids and lengths that do not fit are brought
+//           into bounds.
 // Tiling    the queries that share a KV head, seq_q * group of them, are the rows of the mma, 16 a
 //           block, so each cached byte is read once for up to 16 queries. A block takes split_tokens
 //           of one sequence and KV head; its warps take tiles of TILE tokens in turn.
@@ -122,6 +123,7 @@ struct DecodeParams {
     i64 v_page_stride, v_token_stride, v_head_stride;
     int batch, seq_q, heads_q, heads_kv;
     int page_shift, max_pages;  // log2 of page_size; entries of a row of page_table
+    int num_pages;              // of the caches
     int num_splits, split_tokens;  // split_tokens a multiple of TILE
     int window_left;               // -1: no limit
     float softmax_scale, softcap;
@@ -217,10 +219,13 @@ struct Work {
     int begin, end;    // tokens of this split that any row sees; begin a multiple of TILE
 };
 
-__device__ __forceinline__ void find_pages(int (&pages)[UNITS], const Work& work, int page_shift, int token) {
+// Page numbers come from the device; one that there is no page for must not become an address.
+__device__ __forceinline__ void find_pages(int (&pages)[UNITS], const Work& work, const DecodeParams& p, int token) {
 #pragma unroll
-    for (int u = 0; u < UNITS; ++u)
-        pages[u] = token + 16 * u < work.end ? work.pages[(token + 16 * u) >> page_shift] : 0;
+    for (int u = 0; u < UNITS; ++u) {
+        const u32 page = token + 16 * u < work.end ? work.pages[(token + 16 * u) >> p.page_shift] : 0;
+        pages[u] = static_cast<int>(min(page, static_cast<u32>(p.num_pages - 1)));
+    }
 }
 
 // Starts the copies of one tile: rows of ROW_BYTES, with chunk c of row r at c ^ (r & 7), so that the
@@ -344,7 +349,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, ATTN_MIN_BLOCKS)
     work.k = p.k_cache + head_kv * p.k_head_stride;
     work.v = p.v_cache + head_kv * p.v_head_stride;
     work.pages = p.page_table + static_cast<i64>(batch) * p.max_pages;
-    work.length = static_cast<int>(min(static_cast<i64>(p.cache_lens[batch]), static_cast<i64>(p.max_pages) << p.page_shift));
+    work.length = static_cast<int>(min(static_cast<i64>(max(p.cache_lens[batch], 0)), static_cast<i64>(p.max_pages) << p.page_shift));
     const int to_right = work.length - p.seq_q;
     const int left = ATTN_WINDOW && p.window_left >= 0 ? min(p.window_left, work.length) : work.length;
     const int first_query = row0 / group;
@@ -379,7 +384,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, ATTN_MIN_BLOCKS)
     // Pages of the first tiles all at once, then their copies.
     int ahead[STAGES][UNITS];
 #pragma unroll
-    for (int s = 0; s < STAGES; ++s) find_pages(ahead[s], work, p.page_shift, work.begin + s * stride + offset);
+    for (int s = 0; s < STAGES; ++s) find_pages(ahead[s], work, p, work.begin + s * stride + offset);
 #pragma unroll
     for (int s = 0; s < STAGES - 1; ++s) {
         const int round = work.begin + s * stride;
@@ -428,7 +433,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, ATTN_MIN_BLOCKS)
         const int next = round + (STAGES - 1) * stride;
         if (next < work.end) load_tile(ring + refill, pages, work, p, next + offset, lane);
         cp_async_commit();
-        find_pages(pages, work, p.page_shift, next + stride + offset);
+        find_pages(pages, work, p, next + stride + offset);
 
         Scores scores;
         multiply_qk(scores, q, k_lane + stage);
