@@ -30,6 +30,15 @@ struct Case {
     order: Order,
 }
 
+/// Where a sequence begins in packed rows, and its lengths.
+#[derive(Clone, Copy)]
+struct Sequence {
+    q: usize,
+    k: usize,
+    seq_q: usize,
+    seq_k: usize,
+}
+
 /// How the elements of q, k, v and o lie.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Order {
@@ -70,11 +79,11 @@ impl Case {
     }
 
     /// Rows of q and k in all, and where each sequence begins in them.
-    fn sequences(&self) -> (usize, usize, Vec<(usize, usize, usize, usize)>) {
+    fn sequences(&self) -> (usize, usize, Vec<Sequence>) {
         let lengths = self.packed.clone().unwrap_or_else(|| vec![(self.seq_q, self.seq_k); self.batch]);
         let (mut q, mut k, mut sequences) = (0, 0, Vec::new());
         for (seq_q, seq_k) in lengths {
-            sequences.push((q, k, seq_q, seq_k));
+            sequences.push(Sequence { q, k, seq_q, seq_k });
             (q, k) = (q + seq_q, k + seq_k);
         }
         (q, k, sequences)
@@ -125,15 +134,11 @@ async fn check<T: HalfElement + Element>(device: &Device, case: &Case, kernels: 
         call = call.lse(&lse);
     }
     if case.packed.is_some() {
-        let starts = |pick: fn(&(usize, usize, usize, usize)) -> (usize, usize)| -> Vec<i32> {
-            let ends = sequences.iter().map(|sequence| {
-                let (at, len) = pick(sequence);
-                (at + len) as i32
-            });
-            std::iter::once(0).chain(ends).collect()
+        let starts = |end: fn(&Sequence) -> usize| -> Vec<i32> {
+            std::iter::once(0).chain(sequences.iter().map(|sequence| end(sequence) as i32)).collect()
         };
-        let cu_q = device.upload(&starts(|s| (s.0, s.2))).await.unwrap();
-        let cu_k = device.upload(&starts(|s| (s.1, s.3))).await.unwrap();
+        let cu_q = device.upload(&starts(|sequence| sequence.q + sequence.seq_q)).await.unwrap();
+        let cu_k = device.upload(&starts(|sequence| sequence.k + sequence.seq_k)).await.unwrap();
         call = call.packed(&cu_q, &cu_k, (rows_q, rows_k));
     }
     call.await.unwrap_or_else(|error| panic!("{case:?}: {error}"));
@@ -153,7 +158,7 @@ async fn check<T: HalfElement + Element>(device: &Device, case: &Case, kernels: 
     };
     let wide = |from: &[T], at: usize| -> Vec<f64> { from[at..][..case.head_dim].iter().map(|x| x.to_f64()).collect() };
     let mut written = vec![false; found.len()];
-    for (index, (q_start, k_start, seq_q, seq_k)) in sequences.iter().copied().enumerate() {
+    for (index, Sequence { q: q_start, k: k_start, seq_q, seq_k }) in sequences.iter().copied().enumerate() {
         for head in 0..case.heads.0 {
             let head_kv = head / (case.heads.0 / case.heads.1);
             let keys: Vec<_> = (0..seq_k).map(|key| wide(&k, place(&k_at, index, k_start, key, head_kv))).collect();
