@@ -29,6 +29,7 @@ pub(crate) fn run(shell: &Shell) -> anyhow::Result<()> {
     ensure!(examples > 0, "no example was built");
     pack_runner(shell)?;
     pack_folders(shell)?;
+    compress_programs(shell)?;
     report(shell)
 }
 
@@ -96,6 +97,13 @@ fn pack_folders(shell: &Shell) -> anyhow::Result<()> {
         copy(shell, &manifest, &format!("work/{}", manifest.display()))?;
     }
     Ok(())
+}
+
+/// Programs are a third as large packed; the script unpacks them when it first runs.
+fn compress_programs(shell: &Shell) -> anyhow::Result<()> {
+    let parts = ["benches", "examples", "cargo-nextest"];
+    cmd!(shell, "tar -C {BUNDLE} -czf {BUNDLE}/programs.tar.gz {parts...}").run()?;
+    Ok(parts.iter().try_for_each(|part| shell.remove_path(Path::new(BUNDLE).join(part)))?)
 }
 
 /// Prints what each part weighs.

@@ -18,12 +18,13 @@ print(":".join(lib for root in nvidia.__path__ for lib in sorted(glob.glob(root 
 ' 2>/dev/null || true)
 export LD_LIBRARY_PATH="${wheels:+$wheels:}/usr/local/cuda/lib64${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 
+[ -d benches ] || tar -xzf programs.tar.gz
+
 [ $# -gt 0 ] || usage
 what=$1
 shift
 case $what in
 test)
-    chmod +x cargo-nextest
     exec ./cargo-nextest nextest run --archive-file tests.tar.zst --extract-to work --extract-overwrite \
         --workspace-remap work --no-fail-fast "$@"
     ;;

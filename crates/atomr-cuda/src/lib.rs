@@ -7,6 +7,18 @@ pub use atomr_cuda_core::*;
 #[cfg(feature = "cublas")]
 pub use atomr_cuda_cublas as cublas;
 
+/// Fourier transforms: cuFFT.
+#[cfg(feature = "cufft")]
+pub use atomr_cuda_cufft as cufft;
+
+/// Exact attention with kernels of our own.
+#[cfg(feature = "flashattn")]
+pub use atomr_cuda_flashattn as flashattn;
+
+/// CUDA C++ compiled at run time: NVRTC.
+#[cfg(feature = "nvrtc")]
+pub use atomr_cuda_nvrtc as nvrtc;
+
 /// What most programs need: the device, its configuration, and every linked library's calls.
 pub mod prelude {
     #[cfg(feature = "fault")]
@@ -18,4 +30,10 @@ pub mod prelude {
 
     #[cfg(feature = "cublas")]
     pub use atomr_cuda_cublas::prelude::*;
+    #[cfg(feature = "cufft")]
+    pub use atomr_cuda_cufft::prelude::*;
+    #[cfg(feature = "flashattn")]
+    pub use atomr_cuda_flashattn::prelude::*;
+    #[cfg(feature = "nvrtc")]
+    pub use atomr_cuda_nvrtc::prelude::*;
 }

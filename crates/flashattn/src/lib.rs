@@ -68,6 +68,11 @@ pub use op::{
     LIBRARY, MAX_BATCH, MAX_SEQUENCE, MaskOptions, Packed, PlanQuery, Shape, Strides, Window,
 };
 
+/// The call traits: what `use atomr_cuda::prelude::*` brings from this crate.
+pub mod prelude {
+    pub use crate::op::{AttentionCall, AttentionOptions, DecodeOptions, Kernels, MaskOptions, Strides};
+}
+
 inventory::submit! {
     LibraryEntry {
         id: LIBRARY,

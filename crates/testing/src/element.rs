@@ -42,10 +42,12 @@ macro_rules! complex_elements {
     ($($part:ty),*) => {
         $(
             impl Element for Complex<$part> {
-                const EPSILON: f64 = <$part>::EPSILON as f64 / 2.0;
-                const SUM_EPSILON: f64 = <$part>::EPSILON as f64 / 2.0;
-                fn to_complex(self) -> Complex<f64> { Complex::new(self.re.into(), self.im.into()) }
-                fn from_complex(value: Complex<f64>) -> Self { Complex::new(value.re as $part, value.im as $part) }
+                const EPSILON: f64 = <$part as Element>::EPSILON;
+                const SUM_EPSILON: f64 = <$part as Element>::SUM_EPSILON;
+                fn to_complex(self) -> Complex<f64> { Complex::new(Element::to_f64(self.re), Element::to_f64(self.im)) }
+                fn from_complex(value: Complex<f64>) -> Self {
+                    Complex::new(<$part as Element>::from_f64(value.re), <$part as Element>::from_f64(value.im))
+                }
             }
         )*
     };
@@ -60,7 +62,7 @@ elements! {
     f64: f64::EPSILON / 2.0, f64::EPSILON / 2.0, std::convert::identity, std::convert::identity;
 }
 
-complex_elements!(f32, f64);
+complex_elements!(f16, f32, f64);
 
 /// Requires `found` within the error of a sum of `terms` products, whose absolute values sum to `size`.
 ///

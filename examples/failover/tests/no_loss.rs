@@ -14,7 +14,7 @@ async fn ten_faults_lose_nothing() -> anyhow::Result<()> {
     }
     for config in devices {
         // A test's `main` is not ours to call `worker::init` in; the program's is.
-        let config = config.worker_executable(env!("CARGO_BIN_EXE_failover"));
+        let config = config.worker_executable(worker());
         let options = Options { faults: 10, clients: 4, pause: Duration::from_millis(10), ..Options::new(config) };
         let report = run(&options).await?;
         println!("{report}");
@@ -25,4 +25,10 @@ async fn ten_faults_lose_nothing() -> anyhow::Result<()> {
         assert!(report.passed());
     }
     Ok(())
+}
+
+/// The example's program, also where the tests run from an archive.
+fn worker() -> std::path::PathBuf {
+    let archived = std::env::var_os("NEXTEST_BIN_EXE_failover");
+    archived.unwrap_or_else(|| env!("CARGO_BIN_EXE_failover").into()).into()
 }

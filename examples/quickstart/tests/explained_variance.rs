@@ -26,7 +26,7 @@ fn executors() -> Vec<DeviceConfig> {
 async fn components(config: DeviceConfig, kill: bool) -> anyhow::Result<Components> {
     let system = ActorSystem::create("test", Default::default()).await?;
     // A test's `main` is not ours to call `worker::init` in; the program's is.
-    let gpu = Device::open(&system, config.worker_executable(env!("CARGO_BIN_EXE_quickstart"))).await?;
+    let gpu = Device::open(&system, config.worker_executable(worker())).await?;
     let found = principal_components(&gpu, &Digits::load()?, || {
         if kill {
             let pid = gpu.worker_pid().and_then(|pid| Pid::from_raw(pid as i32)).context("no worker")?;
@@ -78,4 +78,10 @@ fn draws_one_point_an_image() -> anyhow::Result<()> {
     assert_eq!(svg.matches("<circle").count(), 13);
     assert!(svg.contains("component 1 (15.0% of the variance)"));
     Ok(())
+}
+
+/// The example's program, also where the tests run from an archive.
+fn worker() -> std::path::PathBuf {
+    let archived = std::env::var_os("NEXTEST_BIN_EXE_quickstart");
+    archived.unwrap_or_else(|| env!("CARGO_BIN_EXE_quickstart").into()).into()
 }

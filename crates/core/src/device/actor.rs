@@ -166,7 +166,10 @@ impl DeviceActor {
                 context.tell(ContextMsg::Begin);
                 self.context = Some(context);
             }
-            Err(error) => tracing::error!(%error, "no context actor: library actors are missing"),
+            Err(error) => {
+                tracing::error!(%error, "no context actor: library actors are missing");
+                self.front().actors_up.send_replace(true);
+            }
         }
     }
 

@@ -41,6 +41,7 @@ impl Actor for ContextActor {
                         tracing::error!(library = entry.name, %error, "library actor not spawned");
                     }
                 }
+                self.device.state.front.actors_up.send_replace(true);
             }
             ContextMsg::Retire => ctx.stop_self(),
         }

@@ -65,6 +65,8 @@ pub(crate) struct Front {
     pub reactor: Reactor,
     pub generation: watch::Sender<u64>,
     pub phase: watch::Sender<DevicePhase>,
+    /// Whether the library actors were spawned once.
+    pub actors_up: watch::Sender<bool>,
     /// What spares rehearse.
     pub rehearsal: Mutex<Rehearsal>,
     rehearses: bool,
@@ -87,6 +89,7 @@ impl Front {
             reactor,
             generation: watch::Sender::new(0),
             phase: watch::Sender::new(DevicePhase::Starting),
+            actors_up: watch::Sender::new(false),
             rehearsal: Mutex::default(),
             rehearses: config.spare == SparePolicy::Warm && config.executor == Some(ExecutorKind::Cuda),
             room: Notify::new(),

@@ -140,12 +140,20 @@ impl Device {
         Arc::ptr_eq(&self.state, &other.state)
     }
 
-    /// Waits until the device is ready, or has failed.
+    /// Waits until the device is ready, its libraries' actors included, or has failed.
     pub async fn ready(&self) -> Result<()> {
         let mut phase = self.front().phase.subscribe();
         let reached = phase.wait_for(|phase| !matches!(phase, DevicePhase::Starting | DevicePhase::Lost)).await;
         match reached.map(|phase| *phase) {
-            Ok(DevicePhase::Ready) => Ok(()),
+            Ok(DevicePhase::Ready) => {
+                let mut actors_up = self.front().actors_up.subscribe();
+                tokio::select! {
+                    _ = actors_up.wait_for(|up| *up) => Ok(()),
+                    _ = phase.wait_for(|phase| matches!(phase, DevicePhase::Failed | DevicePhase::ShutDown)) => {
+                        Err(self.front().failure())
+                    }
+                }
+            }
             Ok(DevicePhase::Failed) => Err(self.front().failure()),
             _ => Err(GpuError::ShutDown { device: self.label() }),
         }

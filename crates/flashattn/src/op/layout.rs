@@ -57,6 +57,9 @@ impl Extents {
             Some(strides) => strides,
             None => self.dense().ok_or_else(overflow)?,
         };
+        if self.span(&strides) == Some(0) {
+            return Ok(strides);
+        }
         let invalid = |reason: String| Err(GpuError::invalid(operation, buffer.name, reason));
         let mut used: Vec<_> = self.dimensions(&strides).into_iter().filter(|(count, ..)| *count > 1).collect();
         used.sort_unstable_by_key(|(_, stride, _)| *stride);
