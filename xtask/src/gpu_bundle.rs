@@ -24,7 +24,8 @@ pub(crate) fn run(shell: &Shell) -> anyhow::Result<()> {
     let _strip = shell.push_env("CARGO_PROFILE_RELEASE_STRIP", "symbols");
     let _debug = shell.push_env("CARGO_PROFILE_RELEASE_DEBUG", "false");
     let archive = format!("{BUNDLE}/tests.tar.zst");
-    cmd!(shell, "cargo nextest archive --workspace {LEFT_OUT...} --release --archive-file {archive}").run()?;
+    cmd!(shell, "cargo nextest archive --workspace {LEFT_OUT...} --release --zstd-level 19 --archive-file {archive}")
+        .run()?;
     let examples = build_programs(shell)?;
     ensure!(examples > 0, "no example was built");
     pack_runner(shell)?;

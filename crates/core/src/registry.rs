@@ -39,7 +39,7 @@ pub struct LibraryEntry {
     pub id: LibraryId,
     /// The library's name as its vendor writes it.
     pub name: &'static str,
-    /// Number and name of each operation: [`Operation::ID`](crate::Operation::ID). Errors name
+    /// Number and name of each operation: [`Operation::ID`]. Errors name
     /// operations by this table.
     pub operations: &'static [(u16, &'static str)],
     /// Spawns the library's actor.

@@ -1,18 +1,21 @@
-//! The CUDA half: plans, made on side threads and kept, with memory to work in from the executor.
+//! The CUDA half: plans, made on side threads and kept, and one area to work in for each stream.
 
 mod plan;
 mod scale;
+mod workspace;
 
 use atomr_cuda_core::executor::cuda::require_library;
 use atomr_cuda_core::executor::{CudaCall, CudaLibrary, CudaSetup, Step, unknown_operation};
 use atomr_cuda_core::{Operation, Result};
 use atomr_cuda_nvrtc::compiler::{Architecture, ModuleCache};
 use cudarc::cufft::sys;
+use cudarc::driver::sys::CUstream;
 
 use crate::op::{LIBRARY, Transform};
 
 use plan::{Plan, PlanKey};
 use scale::{Scale, ScaleKey};
+use workspace::Workspaces;
 
 /// The library as NVIDIA names it.
 pub(crate) const NAME: &str = "cuFFT";
@@ -29,6 +32,7 @@ pub(crate) fn new(setup: &CudaSetup) -> Result<Box<dyn CudaLibrary>> {
         architecture: Architecture::of(major, minor)?.base(),
         plans: ModuleCache::new(PLANS),
         scales: ModuleCache::new(8),
+        workspaces: Workspaces::default(),
         version: plan::version()?,
     }))
 }
@@ -37,6 +41,7 @@ struct CudaFft {
     architecture: Architecture,
     plans: ModuleCache<PlanKey, Plan>,
     scales: ModuleCache<ScaleKey, Scale>,
+    workspaces: Workspaces,
     version: String,
 }
 
@@ -71,26 +76,30 @@ impl CudaFft {
             output: PlanKey::side(&output),
             types,
         };
-        let stream = call.stream();
+        let (stream, index) = (call.stream(), call.stream_index());
+        let from = call.ptr(0)?;
+        let to = if op.in_place { from } else { call.ptr(1)? };
         let done = self.plans.with(&key, stream, |plan| {
-            let work = match plan.work_bytes() {
-                0 => 0,
-                bytes => call.scratch(bytes as u64)?,
-            };
-            let from = call.ptr(0)?;
-            let to = if op.in_place { from } else { call.ptr(1)? };
-            // SAFETY: `Transform::check` has compared the layouts with the buffers; scratch has as many
+            let Some(work) = self.workspaces.get(index, plan.work_bytes()) else { return Ok(Some(plan.work_bytes())) };
+            // SAFETY: `Transform::check` has compared the layouts with the buffers; the area has as many
             // bytes as the plan asks for; the stream is the current context's.
-            unsafe { plan.execute(op.kind, from, to, work, stream) }?;
-            Ok(to)
+            unsafe { plan.execute(op.kind, from, to, work, stream) }.map(|()| None)
         })?;
-        let Some(to) = done else {
-            let plans = self.plans.clone();
-            return Ok(call.later(move || {
-                let plan = Plan::new(&key)?;
-                plans.insert(key, plan)
-            }));
-        };
+        match done {
+            None => {
+                let plans = self.plans.clone();
+                return Ok(call.later(move || {
+                    let plan = Plan::new(&key)?;
+                    plans.insert(key, plan)
+                }));
+            }
+            Some(Some(bytes)) => {
+                // A stream's address, since the pointer itself may not cross threads.
+                let (workspaces, stream) = (self.workspaces.clone(), stream as usize);
+                return Ok(call.later(move || workspaces.grow(index, stream as CUstream, bytes)));
+            }
+            Some(None) => {}
+        }
         if factor != 1.0 {
             self.scales.with(&scale, stream, |scale| scale.launch(op, &output, to, factor, call))?;
         }

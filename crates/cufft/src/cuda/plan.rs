@@ -7,6 +7,7 @@ use atomr_cuda_core::{DType, GpuError, Result};
 use cudarc::cufft::sys::{self, cufftHandle, cufftResult};
 use cudarc::driver::sys::CUstream;
 use libloading::Library;
+use parking_lot::Mutex;
 
 use crate::op::{Embedding, Kind, Lengths};
 
@@ -33,6 +34,9 @@ impl PlanKey {
 pub(super) struct Plan {
     handle: cufftHandle,
     work_bytes: usize,
+    /// The stream and the area that it was last told, as addresses: telling it again takes longer than
+    /// launching a small transform.
+    told: Mutex<Option<(usize, u64)>>,
 }
 
 /// Numbers of `cudaDataType`.
@@ -62,7 +66,7 @@ impl Plan {
     /// Takes a while, and may compile: for side tasks.
     pub fn new(key: &PlanKey) -> Result<Self> {
         let functions = extended()?;
-        let mut plan = Plan { handle: 0, work_bytes: 0 };
+        let mut plan = Plan { handle: 0, work_bytes: 0, told: Mutex::new(None) };
         // SAFETY: the place that is written outlives the call; the library is there.
         check("cufftCreate", unsafe { sys::cufftCreate(&mut plan.handle) })?;
         // SAFETY: the handle was just made.
@@ -105,11 +109,15 @@ impl Plan {
     /// until the transforms have finished; the stream is of the current context.
     pub unsafe fn execute(&self, kind: Kind, from: u64, to: u64, work: u64, stream: CUstream) -> Result<()> {
         let functions = extended()?;
-        // SAFETY: the plan is alive, the stream too.
-        check("cufftSetStream", unsafe { sys::cufftSetStream(self.handle, stream.cast()) })?;
-        if self.work_bytes > 0 {
-            // SAFETY: the plan is alive; the memory is the caller's to give.
-            check("cufftSetWorkArea", unsafe { sys::cufftSetWorkArea(self.handle, work as *mut c_void) })?;
+        let mut told = self.told.lock();
+        if *told != Some((stream as usize, work)) {
+            // SAFETY: the plan is alive, the stream too.
+            check("cufftSetStream", unsafe { sys::cufftSetStream(self.handle, stream.cast()) })?;
+            if self.work_bytes > 0 {
+                // SAFETY: the plan is alive; the memory is the caller's to give.
+                check("cufftSetWorkArea", unsafe { sys::cufftSetWorkArea(self.handle, work as *mut c_void) })?;
+            }
+            *told = Some((stream as usize, work));
         }
         // CUFFT_FORWARD, CUFFT_INVERSE.
         let direction = if kind.is_forward() { -1 } else { 1 };
