@@ -72,6 +72,8 @@ pub struct DeviceConfig {
     pub max_in_flight: usize,
     /// Most bytes of device memory that segments may take. Default: no limit.
     pub memory_limit: Option<u64>,
+    /// Most bytes of pinned host memory, unused memory in the pool included. Default: no limit.
+    pub host_memory_limit: Option<u64>,
     /// Bytes of a segment; larger buffers get one of their own. Default: 256 MiB.
     pub segment_bytes: u64,
     /// How operations are spread over streams. Default: one stream.
@@ -122,6 +124,7 @@ impl DeviceConfig {
             pending_queue_capacity: 65_536,
             max_in_flight: 1024,
             memory_limit: None,
+            host_memory_limit: None,
             segment_bytes: 256 << 20,
             streams: StreamPolicy::default(),
             completion: CompletionStrategy::default(),
@@ -171,6 +174,12 @@ impl DeviceConfig {
     /// Limits device memory.
     pub fn memory_limit(mut self, bytes: u64) -> Self {
         self.memory_limit = Some(bytes);
+        self
+    }
+
+    /// Limits pinned host memory.
+    pub fn host_memory_limit(mut self, bytes: u64) -> Self {
+        self.host_memory_limit = Some(bytes);
         self
     }
 

@@ -83,7 +83,7 @@ pub(crate) struct Front {
 
 impl Front {
     pub fn new(config: DeviceConfig, reactor: Reactor) -> Arc<Self> {
-        let memory = Memory::new(config.label(), config.memory_limit);
+        let memory = Memory::new(config.label(), config.memory_limit, config.host_memory_limit);
         Arc::new(Front {
             memory,
             reactor,

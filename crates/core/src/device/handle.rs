@@ -12,7 +12,7 @@ use crate::completion::Pending;
 use crate::dtype::CudaDtype;
 use crate::error::{GpuError, Result};
 use crate::executor::ExecutorKind;
-use crate::memory::{Blob, Buffer, GpuRef, HostBuf, Mapping, Space, round_up, sealed_memfd};
+use crate::memory::{Buffer, GpuRef, Space, round_up};
 use crate::operation::{LibraryId, Operation, checked_product};
 use crate::registry;
 use crate::worker::Answer;
@@ -25,12 +25,7 @@ use super::front::{DevicePhase, Front};
 use super::load::{DeviceLoad, LibraryState, LibraryStatus};
 use super::messages::{DeviceMsg, Event};
 use super::reactor::Reactor;
-use super::transfer::{Copy, Fill, HostCopy};
-
-/// Pinned host memory is taken in pieces of at least this size.
-const HOST_SEGMENT_BYTES: u64 = 64 << 20;
-/// Plain slices are copied through pinned memory in pieces of this size.
-const STAGE_BYTES: usize = 8 << 20;
+use super::transfer::{Copy, Fill};
 
 /// A device: a thin handle over its actor, good for the life of the service. Clones are the same
 /// device.
@@ -121,7 +116,7 @@ impl Device {
         Device { state, actor, client: 0 }
     }
 
-    fn front(&self) -> &Arc<Front> {
+    pub(super) fn front(&self) -> &Arc<Front> {
         &self.state.front
     }
 
@@ -275,48 +270,6 @@ impl Device {
         }
     }
 
-    /// `len` elements of pinned host memory, zero or with what was there before.
-    pub fn host_buffer<T: CudaDtype>(&self, len: usize) -> Result<HostBuf<T>> {
-        let bytes = byte_len::<T>(len)?;
-        let front = self.front();
-        if front.config.executor.is_none() {
-            return Err(GpuError::Mock { operation: "core.host_buffer".into() });
-        }
-        if let Some(buffer) = front.memory.allocate(Space::Host, bytes) {
-            return self.host_buf(buffer, len);
-        }
-        let _segments = self.state.segments.lock();
-        let whole = bytes > HOST_SEGMENT_BYTES / 2;
-        let segment_bytes = if whole { bytes.next_multiple_of(4096) } else { HOST_SEGMENT_BYTES };
-        let fd = Arc::new(sealed_memfd("atomr-cuda-host", segment_bytes)?);
-        let mapping = Arc::new(Mapping::new(&*fd, segment_bytes as usize)?);
-        let id = front.memory.new_segment_id();
-        for link in front.reactor.links() {
-            // A worker that cannot be told is found out by its channel.
-            let _ = link.map_segment(Space::Host, id, segment_bytes, &fd);
-        }
-        let buffer =
-            front.memory.install(Space::Host, id, segment_bytes, fd, Some(mapping.clone()), whole.then_some(bytes));
-        match buffer.or_else(|| front.memory.allocate(Space::Host, bytes)) {
-            Some(buffer) => self.host_buf(buffer, len),
-            None => Err(GpuError::OutOfMemory { requested: bytes, free: 0, total: segment_bytes, limited: false }),
-        }
-    }
-
-    /// Immutable bytes that operations may name and that outlive workers.
-    ///
-    /// # Errors
-    /// As [`Device::host_buffer`]; also for no bytes at all.
-    pub fn blob(&self, bytes: &[u8]) -> Result<Blob> {
-        Ok(Blob::new(self.host_buffer(bytes.len())?, bytes))
-    }
-
-    fn host_buf<T: CudaDtype>(&self, buffer: Arc<Buffer>, len: usize) -> Result<HostBuf<T>> {
-        let mapping = self.front().memory.mapping(buffer.location().0);
-        let mapping = mapping.ok_or_else(|| GpuError::io("a host segment", rustix::io::Errno::FAULT))?;
-        Ok(HostBuf::new(buffer, mapping, len))
-    }
-
     /// Sets every element of `destination` to `value`.
     pub fn fill<T: CudaDtype>(&self, destination: &GpuRef<T>, value: T) -> Call<Fill> {
         Call::new(self, Fill::new(value), [destination.view()])
@@ -325,68 +278,6 @@ impl Device {
     /// Copies `source` to `destination`, of the same length.
     pub fn copy<T: CudaDtype>(&self, source: &GpuRef<T>, destination: &GpuRef<T>) -> Call<Copy> {
         Call::new(self, Copy, [source.view(), destination.view()])
-    }
-
-    /// Copies device memory into pinned host memory, which comes back as the result.
-    pub fn copy_to_host<T: CudaDtype>(&self, source: &GpuRef<T>, host: HostBuf<T>) -> Call<HostCopy<T>> {
-        let buffers = [source.view(), host.view()];
-        Call::new(self, HostCopy { host: Some(host) }, buffers)
-    }
-
-    /// Copies pinned host memory to the device; the host buffer comes back as the result.
-    pub fn copy_from_host<T: CudaDtype>(&self, host: HostBuf<T>, destination: &GpuRef<T>) -> Call<HostCopy<T>> {
-        let buffers = [host.view(), destination.view()];
-        Call::new(self, HostCopy { host: Some(host) }, buffers)
-    }
-
-    /// A new buffer with the contents of `data`, staged through pinned memory in pieces.
-    pub async fn upload<T: CudaDtype>(&self, data: &[T]) -> Result<GpuRef<T>> {
-        let buffer = self.alloc::<T>(data.len()).await?;
-        let piece = (STAGE_BYTES / size_of::<T>()).min(data.len());
-        let mut stages: Vec<Option<Pending<HostCopy<T>>>> = vec![None, None];
-        for (i, chunk) in data.chunks(piece).enumerate() {
-            let mut host = match stages[i % 2].take() {
-                Some(pending) => pending.await?,
-                None => self.host_buffer::<T>(piece)?,
-            };
-            host[..chunk.len()].copy_from_slice(chunk);
-            let part = buffer.slice(i * piece..i * piece + chunk.len())?;
-            let mut call = self.copy_from_host(host, &part);
-            call.shorten_host(chunk.len(), 0)?;
-            stages[i % 2] = Some(call.submit()?);
-        }
-        for pending in stages.into_iter().flatten() {
-            pending.await?;
-        }
-        Ok(buffer)
-    }
-
-    /// The contents of a buffer, staged through pinned memory in pieces.
-    pub async fn download<T: CudaDtype>(&self, source: &GpuRef<T>) -> Result<Vec<T>> {
-        let piece = (STAGE_BYTES / size_of::<T>()).min(source.len());
-        let mut data = Vec::with_capacity(source.len());
-        let mut pending: std::collections::VecDeque<(usize, Pending<HostCopy<T>>)> = Default::default();
-        let mut free = vec![self.host_buffer::<T>(piece)?];
-        if source.len() > piece {
-            free.push(self.host_buffer::<T>(piece)?);
-        }
-        let mut at = 0;
-        while at < source.len() || !pending.is_empty() {
-            if at < source.len()
-                && let Some(host) = free.pop()
-            {
-                let len = piece.min(source.len() - at);
-                let mut call = self.copy_to_host(&source.slice(at..at + len)?, host);
-                call.shorten_host(len, 1)?;
-                pending.push_back((len, call.submit()?));
-                at += len;
-            } else if let Some((len, copy)) = pending.pop_front() {
-                let host = copy.await?;
-                data.extend_from_slice(&host[..len]);
-                free.push(host);
-            }
-        }
-        Ok(data)
     }
 
     /// Which libraries are up, and why others are not.
@@ -435,6 +326,8 @@ impl Device {
             total_bytes: memory.1,
             used_bytes: usage.device_used,
             reserved_bytes: usage.device_reserved,
+            host_used_bytes: usage.host_used,
+            host_reserved_bytes: usage.host_reserved,
             spare_ready: front.spare_ready.load(Ordering::Acquire),
             active_streams: figures.active_streams as u32,
             queue_depth: figures.pending,
@@ -461,7 +354,7 @@ impl Device {
     }
 }
 
-fn byte_len<T: CudaDtype>(len: usize) -> Result<u64> {
+pub(super) fn byte_len<T: CudaDtype>(len: usize) -> Result<u64> {
     if len == 0 {
         return Err(GpuError::invalid("core.alloc", "len", "zero elements"));
     }

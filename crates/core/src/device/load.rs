@@ -24,6 +24,10 @@ pub struct DeviceLoad {
     pub used_bytes: u64,
     /// Bytes in segments, used or not.
     pub reserved_bytes: u64,
+    /// Bytes of pinned host memory in buffers that are alive.
+    pub host_used_bytes: u64,
+    /// Bytes of pinned host memory in the pool, used or not.
+    pub host_reserved_bytes: u64,
     /// Streams with operations in flight.
     pub active_streams: u32,
     /// Operations that wait in the front.

@@ -1,6 +1,8 @@
 //! The front of a device: its handle, its actors, its queues. It makes no CUDA call.
 
 mod actor;
+#[cfg(feature = "ndarray")]
+mod array;
 mod attached;
 mod call;
 mod children;
@@ -8,6 +10,7 @@ mod config;
 mod context;
 mod front;
 mod handle;
+mod host;
 mod incarnation;
 mod job;
 mod load;
@@ -15,6 +18,7 @@ mod messages;
 mod queue;
 mod reactor;
 mod rehearsal;
+mod staging;
 mod streams;
 pub(crate) mod transfer;
 

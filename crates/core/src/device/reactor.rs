@@ -21,6 +21,8 @@ use super::messages::{DeviceMsg, Event};
 /// How often deadlines and errors are looked for while something is in flight, and while nothing is.
 const SWEEP: Duration = Duration::from_millis(1);
 const IDLE: Duration = Duration::from_millis(5);
+/// The shortest sleep.
+const SHORTEST: Duration = Duration::from_micros(20);
 /// How long a worker that reported a sticky error is left alone.
 const LAST_REST: Duration = Duration::from_millis(400);
 
@@ -111,12 +113,28 @@ struct Run {
 
 impl Run {
     fn serve(&self) {
+        // Since when somebody has been waiting without anything having finished.
+        let mut waiting: Option<Instant> = None;
+        let mut last = 0;
         while !self.shared.stop.load(Ordering::Acquire) {
+            let watched = self.shared.watched.swap(false, Ordering::SeqCst);
             let busy = self.front.busy();
-            if busy && self.shared.watched.swap(false, Ordering::SeqCst) {
+            if !busy {
+                waiting = None;
+            } else if watched {
                 self.spin();
+                waiting.get_or_insert_with(Instant::now);
             }
-            self.sleep(busy);
+            let completed = self.front.completed.load(Ordering::Relaxed);
+            if completed != std::mem::replace(&mut last, completed) {
+                waiting = waiting.map(|_| Instant::now());
+            }
+            self.sleep(match (busy, waiting) {
+                (false, _) => IDLE,
+                (true, None) => SWEEP,
+                // Whoever waits waits hardly longer than it has to, and a long wait costs few looks.
+                (true, Some(since)) => (since.elapsed() / 50).clamp(SHORTEST, SWEEP),
+            });
             self.receive();
             let distrusted = self.shared.distrusted.lock().take();
             if let Some(error) = distrusted
@@ -153,14 +171,11 @@ impl Run {
         }
     }
 
-    fn sleep(&self, busy: bool) {
+    /// Sleeps for at most `limit`; until a worker says something, or somebody begins to wait.
+    fn sleep(&self, limit: Duration) {
         self.shared.asleep.store(true, Ordering::SeqCst);
         let watched = self.shared.watched.load(Ordering::SeqCst);
-        let limit = match (busy, watched) {
-            (_, true) => Duration::from_micros(50),
-            (true, false) => SWEEP,
-            (false, false) => IDLE,
-        };
+        let limit = if watched { limit.min(SHORTEST) } else { limit };
         let links = self.shared.links.lock().clone();
         let mut fds: Vec<PollFd<'_>> = links.iter().map(|link| PollFd::new(&link.channel, PollFlags::IN)).collect();
         fds.push(PollFd::new(&self.shared.wake, PollFlags::IN));

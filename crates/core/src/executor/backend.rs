@@ -100,7 +100,7 @@ pub(crate) trait Backend {
 
     /// Operations that may share one counter write. The host writes after each; it costs nothing there.
     fn batch(&self) -> u32 {
-        16
+        64
     }
 
     /// Looks for sticky errors; called about every millisecond while work is in flight or idle.
@@ -130,6 +130,35 @@ pub(crate) trait Segments: Send + Sync {
     fn unmap(&self, id: u32) -> Result<()>;
     /// Free and total bytes of the device.
     fn memory(&self) -> Result<(u64, u64)>;
+}
+
+/// Where the segments lie that were used last: the next operation most likely uses them too.
+pub(crate) struct Recent<P> {
+    places: [Option<(u32, P)>; 8],
+    /// Segments that were unmapped when these were found.
+    dropped: u64,
+}
+
+impl<P> Default for Recent<P> {
+    fn default() -> Self {
+        Recent { places: Default::default(), dropped: 0 }
+    }
+}
+
+impl<P> Recent<P> {
+    /// The place of segment `id`, found by `find` where it is not known. What is known is forgotten when
+    /// `dropped`, the number of segments that were unmapped, has changed.
+    pub fn get(&mut self, id: u32, dropped: u64, find: impl FnOnce() -> Result<P>) -> Result<&P> {
+        if self.dropped != dropped {
+            *self = Recent { dropped, ..Recent::default() };
+        }
+        let slot = &mut self.places[id as usize % 8];
+        let found = match slot.take() {
+            Some((known, place)) if known == id => place,
+            _ => find()?,
+        };
+        Ok(&slot.insert((id, found)).1)
+    }
 }
 
 /// The shared page as an executor sees it: the mapping, and where the counters lie in it.

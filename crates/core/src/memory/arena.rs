@@ -34,6 +34,8 @@ struct Segment {
     bytes: u64,
     fd: Arc<OwnedFd>,
     map: Option<Arc<Mapping>>,
+    /// Blocks that are out.
+    blocks: u32,
     /// `None` while the segment belongs to one block.
     free: Option<Allocator>,
 }
@@ -70,8 +72,9 @@ impl Arena {
         let order = self.segments.range(last..).chain(self.segments.range(..last)).map(|(id, _)| *id);
         let candidates: smallvec::SmallVec<[u32; 8]> = order.collect();
         for id in candidates {
-            let free = self.segments.get_mut(&id).and_then(|segment| segment.free.as_mut());
-            if let Some(node) = free.and_then(|free| free.allocate(units)) {
+            let Some(segment) = self.segments.get_mut(&id) else { continue };
+            if let Some(node) = segment.free.as_mut().and_then(|free| free.allocate(units)) {
+                segment.blocks += 1;
                 self.last = id;
                 self.used += bytes;
                 return Some(Block { segment: id, offset: u64::from(node.offset) * UNIT, bytes, node: Some(node) });
@@ -91,7 +94,7 @@ impl Arena {
     ) -> Option<Block> {
         let units = u32::try_from(bytes / UNIT).ok();
         let free = units.filter(|_| !whole).map(Allocator::new);
-        self.segments.insert(id, Segment { bytes, fd, map, free });
+        self.segments.insert(id, Segment { bytes, fd, map, blocks: u32::from(whole), free });
         self.reserved += bytes;
         whole.then(|| {
             self.used += bytes;
@@ -104,8 +107,9 @@ impl Arena {
         self.used -= block.bytes;
         match block.node {
             Some(node) => {
-                if let Some(free) = self.segments.get_mut(&block.segment).and_then(|segment| segment.free.as_mut()) {
-                    free.free(node);
+                if let Some(segment) = self.segments.get_mut(&block.segment) {
+                    segment.blocks -= 1;
+                    segment.free.iter_mut().for_each(|free| free.free(node));
                 }
                 Freed::Kept
             }
@@ -116,6 +120,14 @@ impl Arena {
                 Freed::Segment(block.segment)
             }
         }
+    }
+
+    /// Removes the segments that no block is out of, and says which they were.
+    pub fn trim(&mut self) -> Vec<u32> {
+        let unused = self.segments.extract_if(.., |_, segment| segment.blocks == 0);
+        let removed: Vec<(u32, u64)> = unused.map(|(id, segment)| (id, segment.bytes)).collect();
+        self.reserved -= removed.iter().map(|(_, bytes)| bytes).sum::<u64>();
+        removed.into_iter().map(|(id, _)| id).collect()
     }
 
     /// Every segment: id, bytes and descriptor.

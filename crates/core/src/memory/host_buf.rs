@@ -29,6 +29,16 @@ impl<T: CudaDtype> HostBuf<T> {
         HostBuf { buffer, mapping, offset, len, element: PhantomData }
     }
 
+    /// Its bytes.
+    pub fn as_bytes(&self) -> &[u8] {
+        bytemuck::cast_slice(self)
+    }
+
+    /// Its bytes, for writing; every pattern is some element.
+    pub fn as_bytes_mut(&mut self) -> &mut [u8] {
+        bytemuck::cast_slice_mut(self)
+    }
+
     /// The range without its type, as operations take it.
     pub(crate) fn view(&self) -> View {
         View::new(self.buffer.clone(), T::DTYPE, (self.len * size_of::<T>()) as u64)

@@ -42,6 +42,7 @@ pub(crate) struct Memory {
     next_segment: AtomicU32,
     next_buffer: AtomicU64,
     limit: Option<u64>,
+    host_limit: Option<u64>,
     state: Mutex<State>,
 }
 
@@ -70,12 +71,13 @@ pub(crate) struct MemoryUse {
     pub device_used: u64,
     pub device_reserved: u64,
     pub host_used: u64,
+    pub host_reserved: u64,
 }
 
 static NEXT_TOKEN: AtomicU64 = AtomicU64::new(1);
 
 impl Memory {
-    pub fn new(label: String, limit: Option<u64>) -> Arc<Self> {
+    pub fn new(label: String, limit: Option<u64>, host_limit: Option<u64>) -> Arc<Self> {
         Arc::new(Memory {
             label,
             token: NEXT_TOKEN.fetch_add(1, Ordering::Relaxed),
@@ -84,6 +86,7 @@ impl Memory {
             next_segment: AtomicU32::new(1),
             next_buffer: AtomicU64::new(1),
             limit,
+            host_limit,
             state: Mutex::default(),
         })
     }
@@ -106,15 +109,19 @@ impl Memory {
 
     /// Refuses device memory beyond the configured limit.
     pub fn check_limit(&self, bytes: u64) -> Result<()> {
-        let Some(limit) = self.limit else {
-            return Ok(());
-        };
-        let reserved = self.state.lock().device.reserved;
-        if reserved.checked_add(bytes).is_some_and(|sum| sum <= limit) {
-            return Ok(());
-        }
-        let free = limit.saturating_sub(reserved);
-        Err(GpuError::OutOfMemory { requested: bytes, free, total: limit, limited: true })
+        within(self.limit, self.state.lock().device.reserved, bytes)
+    }
+
+    /// Refuses pinned host memory beyond the configured limit.
+    pub fn check_host_limit(&self, bytes: u64) -> Result<()> {
+        within(self.host_limit, self.state.lock().host.reserved, bytes)
+    }
+
+    /// Drops segments of pinned host memory that nothing uses.
+    pub fn trim_host(&self) {
+        let mut state = self.state.lock();
+        let dropped = state.host.trim();
+        state.dropped.extend(dropped);
     }
 
     /// Adds a segment; with `whole`, the returned buffer is the whole of it.
@@ -197,6 +204,21 @@ impl Memory {
 
     pub fn usage(&self) -> MemoryUse {
         let state = self.state.lock();
-        MemoryUse { device_used: state.device.used, device_reserved: state.device.reserved, host_used: state.host.used }
+        MemoryUse {
+            device_used: state.device.used,
+            device_reserved: state.device.reserved,
+            host_used: state.host.used,
+            host_reserved: state.host.reserved,
+        }
+    }
+}
+
+fn within(limit: Option<u64>, reserved: u64, requested: u64) -> Result<()> {
+    match limit {
+        Some(total) if reserved.checked_add(requested).is_none_or(|sum| sum > total) => {
+            let free = total.saturating_sub(reserved);
+            Err(GpuError::OutOfMemory { requested, free, total, limited: true })
+        }
+        _ => Ok(()),
     }
 }

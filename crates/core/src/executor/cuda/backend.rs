@@ -1,6 +1,5 @@
 //! The context, its streams, and the loop's requests carried out on them.
 
-use std::collections::HashMap;
 use std::ffi::CStr;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -14,7 +13,7 @@ use smallvec::SmallVec;
 
 use crate::error::{GpuError, Result};
 use crate::executor::backend::{
-    Backend, BufferDesc, Frame, MAX_STREAMS, SCRATCH_SEGMENT, Segments, SharedPage, StartConfig, WorkerInfo,
+    Backend, BufferDesc, Frame, MAX_STREAMS, Recent, SCRATCH_SEGMENT, Segments, SharedPage, StartConfig, WorkerInfo,
 };
 use crate::executor::{SideTask, Step};
 use crate::graph::{GraphLaunch, record};
@@ -32,6 +31,9 @@ use super::{CudaCall, CudaLibrary, CudaSetup};
 /// Captured graphs that are kept.
 const GRAPHS: NonZeroUsize = NonZeroUsize::new(256).unwrap();
 
+/// The halves of the linked and enabled libraries, or why there is none.
+type Libraries = Vec<(LibraryId, Result<Box<dyn CudaLibrary>>)>;
+
 struct Stream {
     raw: CUstream,
     /// Marks what another stream has to wait for.
@@ -47,9 +49,9 @@ pub(crate) struct CudaBackend {
     page_base: CUdeviceptr,
     segments: Arc<CudaSegments>,
     granularity: u64,
-    libraries: HashMap<LibraryId, Result<Box<dyn CudaLibrary>>>,
+    libraries: Libraries,
     scratch: Scratch,
-    recent: Option<(u32, Place)>,
+    recent: Recent<Place>,
     /// Captured graphs, by graph and stream.
     graphs: LruCache<(u64, u8), CapturedGraph>,
 }
@@ -98,7 +100,7 @@ impl CudaBackend {
             granularity,
             libraries,
             scratch,
-            recent: None,
+            recent: Recent::default(),
             graphs: LruCache::new(GRAPHS),
         })
     }
@@ -109,14 +111,8 @@ impl CudaBackend {
     }
 
     fn segment(&mut self, id: u32) -> Result<Place> {
-        match self.recent {
-            Some((recent, place)) if recent == id => Ok(place),
-            _ => {
-                let place = self.segments.wait_for(id)?;
-                self.recent = Some((id, place));
-                Ok(place)
-            }
-        }
+        let segments = &self.segments;
+        self.recent.get(id, segments.dropped(), || segments.wait_for(id)).copied()
     }
 
     /// Scratch memory of zeros, for a rehearsal.
@@ -242,13 +238,13 @@ impl CudaBackend {
 }
 
 /// Hands a call to its library's half.
-fn dispatch(libraries: &mut HashMap<LibraryId, Result<Box<dyn CudaLibrary>>>, call: &mut CudaCall<'_>) -> Result<Step> {
+fn dispatch(libraries: &mut Libraries, call: &mut CudaCall<'_>) -> Result<Step> {
     if call.library == LibraryId::CORE {
         return core_ops::enqueue(call);
     }
-    match libraries.get_mut(&call.library) {
-        Some(Ok(library)) => library.enqueue(call),
-        Some(Err(error)) => Err(error.clone()),
+    match libraries.iter_mut().find(|(id, _)| *id == call.library) {
+        Some((_, Ok(library))) => library.enqueue(call),
+        Some((_, Err(error))) => Err(error.clone()),
         None => Err(GpuError::LibraryUnavailable {
             operation: registry::operation_name(call.library, call.code),
             library: call.library.to_string(),

@@ -1,6 +1,5 @@
 //! What a library keeps for each stream: a handle with its workspace.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
@@ -12,7 +11,7 @@ use super::CudaCall;
 
 /// One `T` for each stream, made on a side thread when a stream first needs it.
 pub struct PerStream<T> {
-    made: Arc<Mutex<HashMap<usize, T>>>,
+    made: Arc<Mutex<Vec<(usize, T)>>>,
     make: fn() -> Result<T>,
 }
 
@@ -20,7 +19,7 @@ impl<T: Send + 'static> PerStream<T> {
     /// `first` serves the first stream, so that the first operation need not wait; `make` runs with
     /// the device's context current.
     pub fn new(first: T, make: fn() -> Result<T>) -> Self {
-        PerStream { made: Arc::new(Mutex::new(HashMap::from([(0, first)]))), make }
+        PerStream { made: Arc::new(Mutex::new(vec![(0, first)])), make }
     }
 
     /// Runs `work` with the call's stream's `T`, or has it made first.
@@ -30,13 +29,13 @@ impl<T: Send + 'static> PerStream<T> {
         work: impl FnOnce(&mut T, &mut CudaCall<'_>) -> Result<Step>,
     ) -> Result<Step> {
         let stream = call.stream_index();
-        if let Some(value) = self.made.lock().get_mut(&stream) {
+        if let Some((_, value)) = self.made.lock().iter_mut().find(|(of, _)| *of == stream) {
             return work(value, call);
         }
         let (made, make) = (self.made.clone(), self.make);
         Ok(call.later(move || {
             let value = make()?;
-            made.lock().insert(stream, value);
+            made.lock().push((stream, value));
             Ok(())
         }))
     }

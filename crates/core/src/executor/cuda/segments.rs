@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use cudarc::driver::sys::{
@@ -59,11 +60,12 @@ pub(super) struct CudaSegments {
     device: i32,
     table: Mutex<HashMap<u32, Mapped>>,
     arrived: Condvar,
+    dropped: AtomicU64,
 }
 
 impl CudaSegments {
     pub fn new(context: ContextPtr, device: i32) -> Self {
-        CudaSegments { context, device, table: Mutex::default(), arrived: Condvar::new() }
+        CudaSegments { context, device, table: Mutex::default(), arrived: Condvar::new(), dropped: AtomicU64::new(0) }
     }
 
     fn properties(&self) -> CUmemAllocationProp {
@@ -103,6 +105,11 @@ impl CudaSegments {
                 return Err(GpuError::Protocol { side: "front".into(), reason });
             }
         }
+    }
+
+    /// How many segments were unmapped so far.
+    pub fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Acquire)
     }
 
     fn insert(&self, id: u32, mapped: Mapped) {
@@ -177,6 +184,7 @@ impl Segments for CudaSegments {
     fn unmap(&self, id: u32) -> Result<()> {
         self.context.make_current()?;
         let Some(mapped) = self.table.lock().remove(&id) else { return Ok(()) };
+        self.dropped.fetch_add(1, Ordering::Release);
         match mapped.host {
             Some(mapping) => {
                 // SAFETY: registered by `register`; the front guarantees that nothing uses it any more.

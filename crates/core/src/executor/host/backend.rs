@@ -10,7 +10,7 @@ use parking_lot::{Condvar, Mutex};
 use smallvec::SmallVec;
 
 use crate::error::{GpuError, Result};
-use crate::executor::backend::{Backend, BufferDesc, Frame, Segments, SharedPage, StartConfig, WorkerInfo};
+use crate::executor::backend::{Backend, BufferDesc, Frame, Recent, Segments, SharedPage, StartConfig, WorkerInfo};
 use crate::executor::{HostLibrary, Step};
 use crate::graph::{GraphLaunch, record};
 use crate::memory::{Mapping, Space, sealed_memfd};
@@ -27,9 +27,8 @@ const GRANULARITY: u64 = 4096;
 pub(crate) struct HostBackend {
     page: SharedPage,
     segments: Arc<HostSegments>,
-    libraries: HashMap<LibraryId, Result<Box<dyn HostLibrary>>>,
-    /// The segment that was used last, which the next operation most likely uses too.
-    recent: Option<(u32, Arc<Mapping>)>,
+    libraries: Vec<(LibraryId, Result<Box<dyn HostLibrary>>)>,
+    recent: Recent<Arc<Mapping>>,
     /// The graph that waits for a side task, by ticket, and the operation that it goes on with.
     paused: Option<(u64, usize)>,
 }
@@ -39,7 +38,7 @@ impl HostBackend {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let setup = HostSetup { threads };
         let enabled = EnabledLibraries::from_bits_retain(config.libraries);
-        let mut libraries = HashMap::new();
+        let mut libraries = Vec::new();
         for entry in registry::linked().into_iter().filter(|entry| enabled.contains(entry.id.bit())) {
             let library = match entry.host {
                 Some(make) => make(&setup),
@@ -49,9 +48,9 @@ impl HostBackend {
                     reason: "the library has no host half".into(),
                 }),
             };
-            libraries.insert(entry.id, library);
+            libraries.push((entry.id, library));
         }
-        Ok(HostBackend { page, segments: Arc::default(), libraries, recent: None, paused: None })
+        Ok(HostBackend { page, segments: Arc::default(), libraries, recent: Recent::default(), paused: None })
     }
 
     fn counter(&self, stream: u8) -> &AtomicU64 {
@@ -62,10 +61,8 @@ impl HostBackend {
     }
 
     fn mapping(&mut self, segment: u32) -> Result<&Arc<Mapping>> {
-        if self.recent.as_ref().is_none_or(|(id, _)| *id != segment) {
-            self.recent = Some((segment, self.segments.wait_for(segment)?));
-        }
-        Ok(&self.recent.as_ref().expect("just set").1)
+        let segments = &self.segments;
+        self.recent.get(segment, segments.dropped.load(Ordering::Acquire), || segments.wait_for(segment))
     }
 
     /// Carries out one operation.
@@ -98,9 +95,9 @@ impl HostBackend {
         let step = if library == LibraryId::CORE {
             core_ops::run(&mut call)?
         } else {
-            match self.libraries.get_mut(&library) {
-                Some(Ok(half)) => half.run(&mut call)?,
-                Some(Err(error)) => return Err(error.clone()),
+            match self.libraries.iter_mut().find(|(id, _)| *id == library) {
+                Some((_, Ok(half))) => half.run(&mut call)?,
+                Some((_, Err(error))) => return Err(error.clone()),
                 None => {
                     return Err(GpuError::LibraryUnavailable {
                         operation: registry::operation_name(library, code),
@@ -205,6 +202,8 @@ impl Backend for HostBackend {
 pub(crate) struct HostSegments {
     table: Mutex<HashMap<u32, Arc<Mapping>>>,
     arrived: Condvar,
+    /// How many segments were unmapped so far.
+    dropped: AtomicU64,
 }
 
 impl HostSegments {
@@ -248,6 +247,7 @@ impl Segments for HostSegments {
 
     fn unmap(&self, id: u32) -> Result<()> {
         self.table.lock().remove(&id);
+        self.dropped.fetch_add(1, Ordering::Release);
         Ok(())
     }
 
