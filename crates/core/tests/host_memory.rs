@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::time::Duration;
+
 use atomr_cuda_core::{DeviceConfig, GpuError, HostBuf};
 use common::{UNBOUNDED, executors, open};
 use ndarray::{Array2, Ix2, array};
@@ -44,19 +46,19 @@ async fn a_tainted_buffer_of_many_pieces_is_sound_after_an_upload() {
     let device = open(DeviceConfig::host(0).restart_policy(UNBOUNDED)).await;
     let data = vec![3u8; 40 << 20];
     let buffer = device.upload(&data).await.expect("uploads");
-    while buffer.view().tainted_by().is_none() {
+    for round in 0..200 {
         device.ready().await.expect("the next worker takes over");
-        let Some(pid) = device.worker_pid().and_then(|pid| rustix::process::Pid::from_raw(pid as i32)) else {
-            continue;
-        };
-        let fills: Vec<_> = (0..20).map(|value| device.fill(&buffer, value).submit().expect("queued")).collect();
-        // It may be gone already.
-        let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-        for fill in fills {
-            // Done, or lost with the worker.
-            drop(fill.await);
+        let fill = device.fill(&buffer, 7).submit().expect("sent");
+        tokio::time::sleep(Duration::from_micros(100 * (round % 40))).await;
+        if let Some(pid) = device.worker_pid().and_then(|pid| rustix::process::Pid::from_raw(pid as i32)) {
+            // It may be gone already.
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        }
+        if fill.await.is_err() {
+            break;
         }
     }
+    assert!(buffer.view().tainted_by().is_some(), "no kill hit a running fill");
     device.upload_into(&data, &buffer).await.expect("overwrites it whole");
     assert!(device.download(&buffer).await.expect("downloads") == data);
     device.shutdown().await;
